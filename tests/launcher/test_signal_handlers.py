@@ -9,6 +9,7 @@ import signal
 import sys
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -205,3 +206,56 @@ def test_no_python_code_runs_when_a_large_result_is_freed() -> None:
     del mapped
     sys.setprofile(None)
     assert calls == []
+
+
+# --- the end of a scope ---------------------------------------------------------------------------
+
+
+class Late(Exception):
+    pass
+
+
+def raises_late(number: int, frame: object) -> None:
+    raise Late
+
+
+def at_call(wanted: int) -> Any:
+    """Return a trace function that raises SIGALRM as ``restore``, or what it calls, is entered."""
+    calls = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal calls
+        if frame.f_code.co_name in ("restore", "<listcomp>", "_set") and event == "call":
+            if calls == wanted:
+                signal.raise_signal(signal.SIGALRM)
+            calls += 1
+
+    return trace
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
+def test_a_handler_that_raises_as_a_scope_ends_leaves_nothing_half_done(
+    number: signal.Signals,
+) -> None:
+    """Python looks for signals at each entry: some handlers are back then, others are not."""
+    before = {n: signal.getsignal(n) for n in (number, signal.SIGALRM)}
+    raised = 0
+    try:
+        for wanted in range(8):
+            signal.signal(number, print)
+            signal.signal(signal.SIGALRM, raises_late)
+            try:
+                with signals.deferred():
+                    sys.settrace(at_call(wanted))
+            except Late:
+                raised += 1
+            finally:
+                sys.settrace(None)
+            assert signal.getsignal(number) is print, wanted
+            assert signal.getsignal(signal.SIGALRM) is raises_late, wanted
+            assert (signals.guard.theirs, signals.guard.mode) == ({}, signals._AS_USUAL), wanted
+            assert not signals.guard.noted, wanted
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert raised > 2

@@ -122,9 +122,9 @@ class _Guard:
             raise _Noted
 
     def _run(self, number: int, frame: Any) -> None:
-        handler = self.ours.get(number) or self.theirs.get(number)
+        handler = self.ours.get(number) or self.theirs.get(number) or _signal.getsignal(number)
         try:
-            if callable(handler):
+            if callable(handler) and handler is not self.note:
                 handler(number, frame)
         except BaseException as error:
             self.raised = error
@@ -180,16 +180,31 @@ class _Guard:
             raise raised
 
     def restore(self, but: Collection[int] = ()) -> None:
-        """Put the program's handlers back, but not those in ``but`` nor those that it replaced."""
+        """Put the program's handlers back, but not those in ``but`` nor those that it replaced.
+
+        Callers at the end of a scope set the mode to ``_BLOCKED`` first: Python looks for signals
+        as it enters a function, and an exception of a handler there would leave xmp's in place for
+        good. A signal that is only noted is run here when all are back.
+        """
         raised: BaseException | None = None
-        while left := [number for number in self.theirs if number not in but]:
+        left: Collection[int] = self.theirs
+        try:
+            while left:
+                try:
+                    left = [number for number in self.theirs if number not in but]
+                    for number in left:
+                        if _signal.getsignal(number) is self.note:
+                            self.set(number, self.theirs[number])
+                        del self.theirs[number]
+                except BaseException as error:  # of a handler that is back in its place
+                    raised = error
+        finally:
+            self.mode = _AS_USUAL
+        if self.noted and not self.theirs:
             try:
-                for number in left:
-                    if _signal.getsignal(number) is self.note:
-                        self.set(number, self.theirs[number])
-                    del self.theirs[number]
-            except BaseException as error:  # of a handler that is back in its place
-                raised = error
+                self._run_noted(sys._getframe(1))
+            finally:
+                self.raised = None
         if raised is not None:
             raise raised
 
@@ -227,6 +242,7 @@ class _Scope:
             try:
                 guard.replace()
             except BaseException:
+                guard.mode = _BLOCKED
                 guard.restore()
                 raise
         guard.mode = mode
@@ -259,6 +275,7 @@ class _Scope:
                 guard.deliver()
         finally:
             if self._outermost:
+                guard.mode = _BLOCKED
                 guard.raised = None
                 guard.restore()
 
