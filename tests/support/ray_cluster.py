@@ -25,6 +25,9 @@ ENV = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # or Ray kills actors where other programs need memory
+    # Ray's log monitors list their folder 10 times a second (ray 2.60, _private/log_monitor.py): a
+    # fifth of what the lane computes. With more files than this it is every half second.
+    "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
 }
 """Of clusters and drivers of tests."""
 _STORE = 120_000_000
