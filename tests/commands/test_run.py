@@ -228,7 +228,7 @@ def test_the_traceback_is_shown_once_and_begins_with_the_script(stage: Stage, co
     after = text.partition("Traceback (most recent call last):\n")[2]
     assert after.startswith(f'  File "{path}", line ')
     assert "runpy" not in text
-    assert PACKAGE not in text
+    assert f"{PACKAGE}/" not in text
 
 
 @pytest.mark.failing

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,9 @@ def waits_in_here() -> None:
         signal.pause()
 
 
-def stuck(rank: int) -> None:
+def stuck(rank: int, begun: str | None = None) -> None:
+    if begun:
+        Path(begun, str(rank)).touch()
     waits_in_here()
 
 
@@ -47,28 +48,30 @@ LIMITS = (4, 8, 16, 32)
 
 
 def timeout_after(
-    method: str, fn: Any, begun: Callable[[xmp.ReplicaTimeout], bool], **options: Any
+    method: str, fn: Any, folder: Path, nprocs: int = 2
 ) -> tuple[int, xmp.ReplicaTimeout]:
-    """Return the first of the limits within which the replicas have begun, and its error."""
+    """Return the first of the limits a second before which all had touched a file, and its error.
+
+    ``fn`` takes the folder of these files.
+    """
     for limit in LIMITS:
-        began = time.monotonic()
-        error = timeout(method, fn, timeout=limit, **options)
+        begun = folder / str(limit)
+        begun.mkdir()
+        began, called = time.monotonic(), time.time()
+        error = timeout(method, fn, str(begun), nprocs=nprocs, timeout=limit)
         assert time.monotonic() - began > limit - 0.1
-        if begun(error):
+        times = [path.stat().st_mtime for path in begun.iterdir()]
+        if len(times) == nprocs and max(times) < called + limit - 1:
             break
     return limit, error
 
 
-def all_wait(error: xmp.ReplicaTimeout) -> bool:
-    return all("waits_in_here" in text for text in error.stacks.values())
-
-
-def test_a_call_that_takes_longer_than_its_timeout(method: str) -> None:
-    limit, error = timeout_after(method, stuck, all_wait, nprocs=3)
+def test_a_call_that_takes_longer_than_its_timeout(method: str, tmp_path: Path) -> None:
+    limit, error = timeout_after(method, stuck, tmp_path, nprocs=3)
     said = f"timeout={limit}: not done {limit} s after the call: ranks 0-2 of 3 on "
     assert str(error).startswith(said)
     assert sorted(error.stacks) == [0, 1, 2]
-    assert all_wait(error)
+    assert all("waits_in_here" in text for text in error.stacks.values())
     assert str(error).count("waits_in_here") == 1, "equal stacks are shown once"
     assert "_processes" not in str(error), "without our own frames"
     assert isinstance(error, TimeoutError)
@@ -76,14 +79,16 @@ def test_a_call_that_takes_longer_than_its_timeout(method: str) -> None:
     assert error.pid > 0
 
 
-def half(rank: int) -> str:
+def half(rank: int, begun: str | None = None) -> str:
+    if begun:
+        Path(begun, str(rank)).touch()
     if rank == 1:
         waits_in_here()
     return "done"
 
 
-def test_what_was_finished_in_time_is_kept(method: str) -> None:
-    limit, error = timeout_after(method, half, lambda error: 0 in error.results)
+def test_what_was_finished_in_time_is_kept(method: str, tmp_path: Path) -> None:
+    limit, error = timeout_after(method, half, tmp_path)
     assert dict(error.results) == {0: "done"}
     assert (error.rank, error.local_rank) == (1, 1)
     said = f"timeout={limit}: not done {limit} s after the call: rank 1 of 2 on "
@@ -141,8 +146,12 @@ STUCK = """
 import multiprocessing.util, os, signal, sys
 import xmp
 
+def begun():
+    open(f"{__file__}.{sys.argv[2]}.{os.environ['RANK']}", "w").close()
+
 def stuck_here(_=None):
     while os.environ.get("RANK") == "1":
+        begun()
         signal.pause()
 
 if __name__ == "__main__":
@@ -152,7 +161,7 @@ else:  # in a replica by fork that was run already, in one by exec it is now
     stuck_here()
 
 def fn(rank):
-    return rank
+    begun()
 
 if __name__ == "__main__":
     try:
@@ -164,12 +173,14 @@ if __name__ == "__main__":
 """
 
 
-def test_a_replica_that_never_reaches_the_function(method: str, script: Script) -> None:
+def test_a_replica_that_never_reaches_the_function(
+    method: str, script: Script, tmp_path: Path
+) -> None:
     for limit in LIMITS:
         done = script(STUCK, method, str(limit))
-        first, second, *_ = done.out.splitlines()
-        if "rank 1 of 2 on " in second:
+        if all((tmp_path / f"train.py.{limit}.{rank}").exists() for rank in range(2)):
             break
+    first, second, *_ = done.out.splitlines()
     assert first.startswith("1 True "), done
     assert second.startswith(f"start_timeout={limit}: rank 1 of 2 on "), done
     assert second.endswith(f"had not reached the function {limit} s after the call"), done

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "xmp"
+from tests.support.stage import PACKAGE
+
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 PLUGINS = ("accelerate", "lightning", "megengine", "paddle")
 """Those that are faces of other launchers, with public names in ``xmp.compat``."""

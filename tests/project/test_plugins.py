@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from tests.plans.test_launchers import CASES
-from tests.project.test_floors import PACKAGE, PUBLIC_NAMES, SOURCES, group_of, name_of
+from tests.project.test_floors import PUBLIC_NAMES, SOURCES, group_of, name_of
 from tests.support.fresh import in_fresh_interpreter
+from tests.support.stage import PACKAGE
 from xmp import _registry
 from xmp._hosts import engines
 from xmp._plan import planner, runtimes

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import xmp
+from tests.support.stage import PACKAGE
 
 
 def fn(rank: int) -> int:
@@ -112,7 +113,6 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 # --- the program's signal handlers ---------------------------------------------------------------
 
-PACKAGE = Path(xmp.__file__).parent
 INSIDE = [
     *sorted({*(PACKAGE / "_inside").glob("*.py")} - {PACKAGE / "_inside/script_runs.py"}),
     PACKAGE / "plugins/data_parallel/call.py",

@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
-import xmp
 from tests.project.test_floors import imported
+from tests.support.stage import PACKAGE
 
-PACKAGE = Path(xmp.__file__).parent
 ENGINE = "xmp._processes."
 ROOMS = {
     "launcher": 7,

@@ -40,8 +40,8 @@ __all__ = [
 
 SUPPORT = Path(__file__).resolve().parent
 ROOT = Path(xmp.__file__).resolve().parents[1]
-PACKAGE = f"{ROOT}/xmp/"
-"""How the paths of our files begin; a checkout may be named xmp, too."""
+PACKAGE = ROOT / "xmp"
+"""Where our files are; a checkout may be named xmp, too."""
 KERNEL_PATIENCE = 1.0  # seconds in which everything of a killed launch has to be gone
 USUAL = 0.02  # seconds that an interpreter takes to start and end where nothing else runs
 

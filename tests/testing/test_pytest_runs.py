@@ -168,7 +168,7 @@ def test_a_report_has_no_line_of_xmp(stage: Stage, style: str) -> None:
     head = report.partition("short test summary")[0]
     # Python's own tracebacks know nothing of hidden frames, and have one frame of xmp.
     most = 9 if style == "native" else 0
-    assert len(re.findall(rf"{PACKAGE}\w+.*\.py", head)) <= most, head
+    assert len(re.findall(rf"{PACKAGE}/\w+.*\.py", head)) <= most, head
     assert '"""' not in head
     sections = re.split(r"^_+ (test_\w+) _+$", head, flags=re.MULTILINE)
     if style == "auto":
