@@ -22,7 +22,6 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTHON = ROOT / ".venv/bin/python"
 HIGHER = ("xmp/_hosts", "xmp/plugins")
 TESTS = {
     "_words": ("plans", "project/test_reprs.py", "supervisor/test_limits.py"),
@@ -47,6 +46,11 @@ TESTS = {
 }
 """The tests of each room, the likeliest first."""
 ELSEWHERE = "xla or torch_tpu or libtpu or paddle or slurm or ray or faults or alone"
+LANES = {
+    "xmp/_inside/frameworks/torch_xla.py": ("xla", ".venv-xla"),
+    "xmp/_inside/frameworks/torch_tpu.py": ("torch_tpu", ".venv-torch-tpu"),
+}
+"""Files that only programs of another lane execute: its mark and folder, its environment."""
 OPERATORS = (
     *(f"core/ReplaceComparisonOperator_{a}" for a in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt")),
     *(f"core/ReplaceComparisonOperator_{a}" for a in ("Eq_NotEq", "NotEq_Eq", "Is_IsNot")),
@@ -82,6 +86,20 @@ def room_of(path: Path) -> tuple[str, ...]:
     return TESTS.get("/".join(parts[:2])) or TESTS.get(parts[0]) or ("launcher",)
 
 
+def lane_of(path: Path) -> tuple[str, str]:
+    """Return the lane of its own that a file needs ("" for none), and the environment."""
+    return LANES.get(str(path), ("", ".venv"))
+
+
+def python_of(venv: str = ".venv") -> str:
+    """Return the interpreter of an environment. Raise SystemExit where it was never made."""
+    found = ROOT / venv / "bin/python"
+    if not found.exists():
+        lane = venv.removeprefix(".venv-")
+        raise SystemExit(f"{venv} is missing: ./scripts/test --{lane} makes it")
+    return str(found)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./scripts/mutate", description=__doc__)
     parser.add_argument("--count", type=int, default=100, help="how many to draw")
@@ -90,12 +108,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=900, help="for the tests of one")
     options = parser.parse_args()
     drawn = random.Random(options.seed).sample([*places()], options.count)
+    for path, *_ in drawn:
+        python_of(lane_of(path)[1])  # now, not after an hour
     lived = 0
     with tempfile.TemporaryDirectory(prefix="xmp-mutate-") as folder:
         copy = Path(folder) / "copy"
         left_out = shutil.ignore_patterns(".git", ".venv*", ".slurm", "__pycache__", ".*_cache")
         shutil.copytree(ROOT, copy, ignore=left_out)
-        subprocess.run([PYTHON, "-m", "compileall", "-q", "xmp"], cwd=copy, check=True)
+        subprocess.run([python_of(), "-m", "compileall", "-q", "xmp"], cwd=copy, check=True)
         for number, (path, operator, occurrence) in enumerate(drawn[options.first :]):
             verdict, diff = tried(copy, path, operator, occurrence, options.seconds)
             lived += verdict == "lives"
@@ -124,9 +144,10 @@ def tried(copy: Path, path: Path, operator: str, occurrence: int, seconds: int) 
 
 def fails(copy: Path, path: Path, seconds: int) -> bool:
     """Whether a test of the file's room fails, or does not end in time."""
-    tests = [f"tests/{name}" for name in room_of(path)]
-    command = [str(PYTHON), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    command += ["-m", f"not (methods or hosts or peers or {ELSEWHERE})"]
+    lane, venv = lane_of(path)
+    tests = [f"tests/{name}" for name in ([lane] if lane else room_of(path))]
+    command = [python_of(venv), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    command += ["-m", lane or f"not (methods or hosts or peers or {ELSEWHERE})"]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each program would compile all of xmp
     try:
