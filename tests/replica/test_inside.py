@@ -14,6 +14,7 @@ import pytest
 
 import xmp
 from xmp import _inside
+from xmp._inside import collectives
 from xmp._plan.clusters.per_device import identity
 from xmp._words.replica_info import ReplicaInfo
 
@@ -73,7 +74,9 @@ def outside() -> Iterator[None]:
 # --- a world of one ----------------------------------------------------------------------------
 
 
-def test_outside_a_replica_is_a_world_of_one() -> None:
+def test_outside_a_replica_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A launcher of which a launch was preempted stays so: an earlier test may have been one.
+    monkeypatch.setattr(collectives, "_preempted", False)
     assert (_inside.rank(), _inside.local_rank(), _inside.host_index()) == (0, 0, 0)
     assert (_inside.world_size(), _inside.local_world_size()) == (1, 1)
     assert _inside.restart_count() == 0
