@@ -70,12 +70,15 @@ def frameworks_of(module: Path) -> int:
 
 @pytest.hookimpl(tryfirst=True)  # -m selects in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark cases of the other start methods; skip what this host cannot do.
+    """Mark cases of the other start methods and of frameworks; skip what this host cannot do.
 
     A missing installation is never a reason to skip. Modules that import a framework come last:
     once it is loaded here, every template imports it, and every fork copies its tables of pages.
     """
     items.sort(key=lambda item: frameworks_of(item.path))
+    for item in items:
+        if frameworks_of(item.path):
+            item.add_marker(pytest.mark.framework)
     for item in filter(has_another_method, items):
         item.add_marker(pytest.mark.methods)
     wanted = {m.name for item in items for m in item.iter_markers()} & ABILITIES.keys()

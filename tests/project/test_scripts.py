@@ -68,6 +68,8 @@ def test_a_lane_without_tests_is_refused_before_anything_is_made(checkout: Path,
 def test_help_names_every_lane(checkout: Path) -> None:
     text = run(["./scripts/test", "--help"], checkout)
     for lane in (
+        "--plain",
+        "--frameworks",
         "--py310",
         "--newest",
         "--xla",
@@ -216,8 +218,11 @@ def test_lanes_run_side_by_side(tmp_path: Path, names: str, end: int) -> None:
     stub.write_text('#!/bin/sh\necho "begin $*"; echo end; [ "$1" != --bad ]\n')
     stub.chmod(0o755)
     script = (ROOT / "scripts/test").read_text()
-    (function,) = re.findall(r"^side_by_side\(\) \{.*?^\}", script, re.MULTILINE | re.DOTALL)
-    source = f"test_environment() {{ :; }}\n{function}\nside_by_side '{names}' -k 'x y'"
+    both = r"^(?:side_by_side|everything)\(\) \{.*?^\}"
+    functions = "\n".join(re.findall(both, script, re.MULTILINE | re.DOTALL))
+    source = (
+        f"test_environment() {{ :; }}\nsay() {{ :; }}\n{functions}\neverything '{names}' -k 'x y'"
+    )
     text = run(["sh", "-euc", source], tmp_path)
     assert text.endswith(f"exit {end}")
     assert text.index("--alone") > max(text.index(f"--{name[:4]}") for name in names.split())
