@@ -102,3 +102,22 @@ if __name__ == "__main__":
     for program in programs:
         out, _ = program.communicate(timeout=30)
         assert json.loads(out) == [[0, 1]] * 3
+
+
+NO_TEMPLATE = """
+    import sys
+    import in_script, xmp
+
+    def fn(rank):
+        return rank
+
+    if __name__ == "__main__":
+        for _ in range(2):
+            xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1])
+        in_script.say(templates=in_script.templates())
+"""
+
+
+@pytest.mark.parametrize("start", ["spawn", "fork"])
+def test_only_forkserver_starts_a_template(start: str, stage: Stage) -> None:
+    assert stage.run(NO_TEMPLATE, start).said["templates"] == []

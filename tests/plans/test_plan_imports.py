@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import Any
 
 import pytest
 
 from tests.support.fresh import in_fresh_interpreter
-from xmp._os import ports, probe
+from xmp._os import imports, ports, probe
 from xmp._plan import planner, runtimes
 from xmp._plan.runtimes import _import_effects, _tpu
 from xmp._words.types import HostFacts, Request
@@ -73,3 +74,14 @@ def test_every_runtime_says_what_it_reads_and_owns() -> None:
         assert len(set(runtime.owned)) == len(runtime.owned), runtime.name
     assert len(set(_tpu.OWNED)) == len(_tpu.OWNED)
     assert not set(_tpu.OWNED) & set(_tpu.INPUTS)
+
+
+def test_a_finder_that_raises_hides_no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Path hooks are other packages' code: an import of the framework says what is wrong."""
+
+    def hook(path: str) -> Any:
+        raise RuntimeError("a broken path hook")
+
+    monkeypatch.setattr(sys, "path_hooks", [hook])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    assert imports.is_the_programs_own("no_such_framework") is False

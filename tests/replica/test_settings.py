@@ -141,3 +141,23 @@ def sessions(rank: int) -> tuple[bool, bool]:
 
 def test_a_replica_leads_its_group_and_its_programs_may_have_sessions(method: str) -> None:
     assert list(launch(method, sessions)) == [(True, True)] * 2
+
+
+LARGEST = """
+import json, resource, sys
+import xmp
+
+def largest_file(rank):
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0] >> 30
+
+if __name__ == "__main__":
+    found, (_, hard) = [], resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (1, 2):  # GiB; the second launch's template was started before the change
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size << 30, hard))
+        found += xmp.spawn(largest_file, nprocs=2, runtime="cpu", start_method=sys.argv[1])
+    print(json.dumps(found))
+"""
+
+
+def test_a_limit_is_the_launchers_of_the_moment(method: str, script: Script) -> None:
+    assert script(LARGEST, method).json() == [1, 1, 2, 2]

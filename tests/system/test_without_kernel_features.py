@@ -5,9 +5,14 @@ Also what a Python lacks that was built with an older glibc, as many of uv's and
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 from tests.support.stage import Script
+from tests.support.waiting import until
+from xmp._processes.system import processes
 
 FEATURES = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig,passcred"  # those of the lane
 
@@ -91,3 +96,15 @@ if __name__ == "__main__":
 
 def test_psutil_is_not_needed_on_linux(script: Script) -> None:
     assert script(WITHOUT_PSUTIL).out == "1 True\n"
+
+
+def test_off_linux_psutil_says_which_processes_are_zombies(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = os.fork() or os._exit(0)
+    try:
+        until(lambda: processes.is_zombie(child))
+        monkeypatch.setattr(sys, "platform", "darwin")
+        assert processes.is_zombie(child)
+        assert not processes.is_zombie(os.getpid())
+    finally:
+        os.waitpid(child, 0)
+    assert not processes.is_zombie(child), "it is not there at all"
