@@ -42,13 +42,14 @@ def excepthook_kept() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts_kept() -> Iterator[None]:
+def interrupts_kept(all_of_handlers: bool = True) -> Iterator[None]:
     """Raise at the end of the block an interrupt that Python has only printed.
 
-    It prints "Exception ignored in" for what is raised in the callback of a weak reference and in
-    ``__del__``. Each import ends with such a callback (CPython 3.11, importlib._bootstrap,
-    _get_module_lock): a Ctrl-C at that moment would be lost. Also leave out what a handler of the
-    program has raised there: ``signals.as_usual(insists=True)`` raises that.
+    It prints "Exception ignored in" for what is raised in an exit handler, in ``__del__`` and in
+    the callback of a weak reference. Each import ends with such a callback (CPython 3.11,
+    importlib._bootstrap, _get_module_lock): a Ctrl-C at that moment would be lost. With
+    ``all_of_handlers``, also leave out what else a handler of the program has raised there:
+    ``signals.as_usual(insists=True)`` raises that.
     """
     before, lost = sys.unraisablehook, False
 
@@ -56,7 +57,7 @@ def interrupts_kept() -> Iterator[None]:
         nonlocal lost
         if issubclass(dropped.exc_type, KeyboardInterrupt):
             lost = True
-        elif not signals.from_handler(dropped.exc_value):
+        elif not (all_of_handlers and signals.from_handler(dropped.exc_value)):
             before(dropped)
 
     sys.unraisablehook = hook

@@ -14,6 +14,7 @@ from multiprocessing import process, util
 from typing import Any, NoReturn
 
 from xmp._os import signals
+from xmp._os.excepthook import interrupts_kept
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.system import finalisation
 from xmp._words.framework import Framework
@@ -54,17 +55,29 @@ def forget_exit_handlers() -> None:
     finalisation.begin()
 
 
-def run_exit_handlers() -> None:
-    """Run what this process has registered: multiprocessing's finalizers, then exit handlers.
+def _join_children() -> None:
+    util._exit_function()  # type: ignore[attr-defined]  # and runs multiprocessing's finalizers
 
-    logging has registered its handler in the parent; here it flushes what was logged since.
-    """
-    util._exit_function()  # type: ignore[attr-defined]  # joins its own children
-    _spare_coverage()
-    atexit._run_exitfuncs()
+
+def _run_registered() -> None:
+    """Run the exit handlers of this process, but logging's: that is the last step."""
     logging: Any = sys.modules.get("logging")
     if logging is not None:
-        logging.shutdown()
+        atexit.unregister(logging.shutdown)
+    _spare_coverage()
+    atexit._run_exitfuncs()
+
+
+def _flush_logs() -> None:
+    """Flush what was logged. An interrupt comes after it: half a record is worse than none."""
+    logging: Any = sys.modules.get("logging")
+    if logging is not None:
+        with signals.blocked():
+            logging.shutdown()
+
+
+_EXIT_STEPS = (_join_children, _run_registered, _flush_logs)
+"""What a process runs at its end: an exception in one of them leaves the others to be run."""
 
 
 def finish_parent(seconds: float) -> None:
@@ -74,7 +87,8 @@ def finish_parent(seconds: float) -> None:
         _say(f"the finaliser of {what}, has not ended within {seconds:g} s")
         os._exit(1)
 
-    run_exit_handlers()
+    for step in _EXIT_STEPS:
+        step()
     for line in finalisation.finish(seconds, hangs):
         _say(f"what was written when the script was imported is lost: {line}")
 
@@ -90,10 +104,11 @@ def leave(
     steps: list[Callable[[], Any]] = [framework.leave] if framework is not None and not code else []
     if not code or _others_have_ended():
         steps.append(threading._shutdown)  # type: ignore[attr-defined]
-    steps += [run_exit_handlers, _save_coverage]
+    steps += [*_EXIT_STEPS, _save_coverage]
     for step in steps:
         try:
-            with signals.as_usual():  # code of the program, which may wait for ever
+            # Code of the program, which may wait for ever.
+            with signals.as_usual(), interrupts_kept(all_of_handlers=False):
                 step()
         except BaseException as error:
             if not code:
