@@ -152,16 +152,18 @@ def tried(copy: Path, path: Path, operator: str, occurrence: int, seconds: int) 
         ["diff", "-u0", str(ROOT / path), str(file)], capture_output=True, text=True, check=False
     )
     try:
-        return ("found" if fails(copy, path, seconds) else "lives"), shown.stdout
+        return ("found" if fails(copy, path, before, after, seconds) else "lives"), shown.stdout
+    except subprocess.TimeoutExpired:
+        return "found", shown.stdout
     finally:
         file.write_text(before)
 
 
-def fails(copy: Path, path: Path, seconds: int) -> bool:
-    """Return whether a test of the file's room fails, also by itself, or does not end in time.
+def fails(copy: Path, path: Path, before: str, after: str, seconds: int) -> bool:
+    """Return whether a test of the file's room fails because of the mutation.
 
-    One that passes by itself has failed by chance, or by what an earlier test left behind: the
-    tests run again without it.
+    Such a test fails by itself, too, and passes without the mutation. Others fail by chance or by
+    what an earlier test left behind: all run again without them.
     """
     lane, venv = lane_of(path)
     tests = [f"tests/{lane}"] if lane else room_of(path)
@@ -169,22 +171,22 @@ def fails(copy: Path, path: Path, seconds: int) -> bool:
     command = [python_of(venv), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each program would compile all of xmp
-    by_chance: list[str] = []
+    others: list[str] = []
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run(source: str, *words: str) -> subprocess.CompletedProcess[str]:
+        (copy / path).write_text(source)
         return subprocess.run(
             [*command, *words],
             cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds, check=False,
         )  # fmt: skip
 
-    try:
-        while (done := run(*tests, *marks, *by_chance)).returncode:
-            failed = _FAILED.findall(done.stdout)
-            if not failed or run(*failed).returncode:
-                return True
-            by_chance += [f"--deselect={name}" for name in failed]
-    except subprocess.TimeoutExpired:
-        return True
+    while (done := run(after, *tests, *marks, *others)).returncode:
+        failed = _FAILED.findall(done.stdout)
+        if not failed:
+            return True  # nothing could be imported
+        if run(after, *failed).returncode and not run(before, *failed).returncode:
+            return True
+        others += [f"--deselect={name}" for name in failed]
     return False
 
 
