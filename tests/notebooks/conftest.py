@@ -25,7 +25,7 @@ def kernel(python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> K
     def run(*cells: str, env: dict[str, str] | None = None, **given: Any) -> list[dict[str, Any]]:
         program = str(Path(__file__).parents[1] / "support" / "notebook_kernel.py")
         stdin = json.dumps({"cells": cells, "touch": {}, **given})
-        done = python(program, stdin=stdin, cwd=tmp_path, timeout=40, env=env)
+        done = python(program, stdin=stdin, cwd=tmp_path, timeout=200, env=env)
         messages: list[dict[str, Any]] = done.json()
         return messages
 

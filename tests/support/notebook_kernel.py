@@ -13,7 +13,8 @@ from typing import Any
 
 __all__ = ["BEGIN", "RESTART", "displays_of", "messages_of", "text_of"]
 
-SECONDS = 30.0
+SECONDS = 100.0
+"""The patience with one cell, and with the start: Lightning alone is imported for 20 of them."""
 RESTART = "%restart"
 """A cell that restarts the kernel, as the button of a notebook does."""
 BEGIN = """
