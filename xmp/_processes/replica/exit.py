@@ -77,7 +77,7 @@ def _flush_logs() -> None:
 
 
 _EXIT_STEPS = (_join_children, _run_registered, _flush_logs)
-"""What a process runs at its end: an exception in one of them leaves the others to be run."""
+"""What a process runs at its end; a replica runs each, whatever the one before has raised."""
 
 
 def finish_parent(seconds: float) -> None:
