@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["BEGIN", "RESTART", "displays_of", "messages_of", "text_of"]
 
 SECONDS = 100.0
-"""The patience with one cell, and with the start: Lightning alone is imported for 20 of them."""
+"""The patience with one cell, and with the start."""
 RESTART = "%restart"
 """A cell that restarts the kernel, as the button of a notebook does."""
 BEGIN = """
