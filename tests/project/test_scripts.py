@@ -82,6 +82,8 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--slurm",
         "--methods",
         "--failing",
+        "--failing-plain",
+        "--failing-frameworks",
         "--alone",
         "--faults",
         "--all",
@@ -152,7 +154,7 @@ def test_an_environment_is_installed_once_for_each_state_of_the_project(checkout
 def test_ci_ends_with_the_closing_line_of_pytest(checkout: Path, status: int) -> None:
     closing = "==== 7 passed, 2 skipped in 61.50s (0:01:01) ===="
     (checkout / "scripts/test").write_text(
-        f"#!/bin/sh\necho '== lane: default' >&2\necho '{closing}'\necho '== lane: xla' >&2\n"
+        f"#!/bin/sh\necho '== lane: plain' >&2\necho '{closing}'\necho '== lane: xla' >&2\n"
         f"echo '=== 1 passed in 0.01s ==='\nexit {status}\n"
     )
     lines = run(["./.ci/run"], checkout).splitlines()
