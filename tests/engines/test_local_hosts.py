@@ -1,4 +1,4 @@
-"""``engine="local"``: four hosts that this machine plays, with two replicas each."""
+"""``engine="local"``: hosts that this machine plays, with two replicas each."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def sums_with_gloo(rank: int) -> tuple[int, int, int, float]:
 
 
 def test_gloo_over_all_replicas() -> None:
-    results = xmp.launch(sums_with_gloo, runtime="cpu", **FOUR)
-    assert list(results) == [(rank, rank // 2, rank % 2, 28.0) for rank in range(8)]
-    assert list(results.by_rank) == [*range(8)]
+    results = xmp.launch(sums_with_gloo, **TWO)  # each replica imports torch
+    assert list(results) == [(rank, rank // 2, rank % 2, 6.0) for rank in range(4)]
+    assert list(results.by_rank) == [*range(4)]
     assert all(0 < each.entered <= each.left for each in results.timeline.values())
 
 

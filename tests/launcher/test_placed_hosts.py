@@ -31,7 +31,8 @@ def test_their_replicas_are_one_world(two: Two, method: str) -> None:
 
 @pytest.mark.parametrize("function", ["fails", "fails_in_a_collective"])
 def test_both_name_the_replica_that_raised(two: Two, function: str) -> None:
-    for name, text, where, _ in two.both(function):
+    loaded = "torch" if function == "fails_in_a_collective" else ""
+    for name, text, where, _ in two.both(function, env={"LOADED": loaded}):
         assert name == "ReplicaRaised", text
         assert where["rank"] == 3
         assert "ValueError: no such label" in text

@@ -128,9 +128,9 @@ PROGRAM = """
             raise ValueError("no such label")
 
     if __name__ == "__main__":
-        if "torch" in os.environ.get("LOADED", ""):
-            import torch
         options = json.loads(sys.argv[2])
+        if "torch" in os.environ.get("LOADED", ""):  # once for all replicas of this host
+            __import__("torch") if options.get("start_method") == "fork" else xmp.preload("torch")
         try:
             fn = globals()[sys.argv[1]]
             if "unjoined" in os.environ.get("LOADED", ""):
