@@ -69,7 +69,7 @@ if _typing.TYPE_CHECKING:
     from ._words.types import HostFacts, JobPlan
     from .plugins.data_parallel.call import data_parallel
 
-__version__ = "0.1.0"  # read by the build, too
+__version__ = "0.2.0"  # read by the build, too
 
 __all__ = [
     "Event",
