@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,20 @@ def test_the_pythons_that_are_tried_are_claimed_and_no_others() -> None:
     assert f'requires-python = ">={PYTHONS[0]}"' in PROJECT
     assert f"on Python {PYTHONS[0]} to {PYTHONS[-1]} " in (ROOT / "scripts/test").read_text()
     assert f"each Python from {PYTHONS[0]} to {PYTHONS[-1]}" in CHANGELOG
+
+
+@pytest.mark.parametrize(("ci", "status", "said"), [("true", 1, "ERROR"), ("", 0, "SKIPPED")])
+def test_a_python_that_is_missing_is_an_error_in_ci_and_named_elsewhere(
+    ci: str, status: int, said: str
+) -> None:
+    lane = ["-m", "pytest", "-p", "no:cacheprovider", "-m", "wheel", "-k", "3.99 and nothing"]
+    done = subprocess.run(
+        [sys.executable, *lane, "tests/wheel/test_installed.py"], cwd=ROOT,
+        env={**os.environ, "CI": ci, "XMP_TEST_PYTHONS": "3.99="},
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout
+    assert re.search(rf"{said}.* Python 3.99 is not installed here: what", done.stdout)
 
 
 # --- papers ---------------------------------------------------------------------------------------

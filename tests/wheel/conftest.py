@@ -33,11 +33,12 @@ def source(built: Path) -> Path:
 
 @pytest.fixture(scope="session", params=PYTHONS)
 def installed(
-    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Installed:
     """One for each Python. One that is not installed is an error in CI; elsewhere it is said."""
     version: str = request.param
     if not PYTHONS[version]:
         refuse = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
         refuse(MISSING.format(version))
+    wheel: Path = request.getfixturevalue("wheel")
     return install(wheel, PYTHONS[version], tmp_path_factory.mktemp(version))
