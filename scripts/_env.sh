@@ -15,30 +15,23 @@ find_python() {
     die "no Python 3.10 or later found as ${PYTHON:-python3}; set PYTHON=/path/to/python"
 }
 
-# Python 3.10 itself, from the PATH or from pyenv.
-find_python310() {
-    if python3.10 -c '' 2>/dev/null; then
-        command -v python3.10
+# find_exact VERSION: that Python itself ("3.10"), from the PATH or from pyenv; nothing where it is
+# not installed.
+find_exact() {
+    if "python$1" -c '' 2>/dev/null; then
+        command -v "python$1"
     elif command -v pyenv >/dev/null; then
-        version=$(pyenv versions --bare 2>/dev/null | grep '^3\.10\.' | tail -n 1)
+        version=$(pyenv versions --bare 2>/dev/null | grep "^$1\." | tail -n 1)
         if [ -n "$version" ]; then
-            echo "$(pyenv prefix "$version")/bin/python3.10"
+            echo "$(pyenv prefix "$version")/bin/python$1"
         fi
     fi
 }
 
-# Python 3.13, from the PATH or from pyenv; the usual one where there is none.
+# Python 3.13, or the usual one where there is none.
 find_python313() {
-    if python3.13 -c '' 2>/dev/null; then
-        command -v python3.13
-        return
-    fi
-    version=$(pyenv versions --bare 2>/dev/null | grep '^3\.13\.' | tail -n 1)
-    if [ -n "$version" ]; then
-        echo "$(pyenv prefix "$version")/bin/python3.13"
-    else
-        find_python
-    fi
+    python313=$(find_exact 3.13)
+    if [ -n "$python313" ]; then echo "$python313"; else find_python; fi
 }
 
 # make_venv DIR PYTHON [OPTION]: make DIR unless an interpreter that starts is in it already.
@@ -55,6 +48,12 @@ make_venv() {
 test_environment() {
     make_venv .venv "$(find_python)"
     install .venv torch==2.13.0 jax -e '.[test,peers,ray]'
+}
+
+# What builds and checks the distributions, .venv-wheel.
+make_wheel_environment() {
+    make_venv .venv-wheel "$(find_python)"
+    install .venv-wheel "hatchling>=1.27" "twine>=6" "pytest>=9,<10" "pyte>=0.8" psutil -e .
 }
 
 # make_uv: uv, in .venv-uv, with the indexes that pip is set up for. It resolves and unpacks in a

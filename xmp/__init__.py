@@ -16,7 +16,11 @@ Three rings, from the ground up; each room says in its ``__init__`` what is in i
 
 from __future__ import annotations
 
-import typing as _typing  # what has a name without "_" here would be offered as xmp's
+import sys as _sys  # what has a name without "_" here would be offered as xmp's
+import typing as _typing
+
+if _sys.platform == "win32":  # said here: the imports below fail on modules that Windows lacks
+    raise ImportError("xmp does not run on Windows; use WSL 2, which is a Linux")
 
 from ._calls.launch import launch
 from ._calls.launcher import launcher
@@ -65,7 +69,7 @@ if _typing.TYPE_CHECKING:
     from ._words.types import HostFacts, JobPlan
     from .plugins.data_parallel.call import data_parallel
 
-__version__ = "0.1.0"  # read by the build, too
+__version__ = "0.2.0"  # read by the build, too
 
 __all__ = [
     "Event",

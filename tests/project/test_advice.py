@@ -25,7 +25,10 @@ OTHERWISE = {
 def pages() -> list[Path]:
     docs = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     docs = [page for page in docs if page.parent.name != "trials"]  # they quote what was said
-    return [*docs, *(ROOT / "xmp").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+    texts = [*(ROOT / "xmp").rglob("*.py"), *(ROOT / "xmp").rglob("*.md")]
+    scripts = [*(ROOT / "scripts").rglob("*.py"), *(ROOT / "scripts/clusters").iterdir()]
+    papers = [ROOT / "scripts/publish", ROOT / "pyproject.toml", *(ROOT / ".github").rglob("*.yml")]
+    return [*docs, *texts, *scripts, *papers]
 
 
 def test_every_advice_names_what_is_there() -> None:

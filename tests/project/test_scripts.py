@@ -17,6 +17,7 @@ SCRIPTS = (
     "scripts/_lane",
     "scripts/demo",
     "scripts/faults",
+    "scripts/publish",
     "scripts/_env.sh",
     ".ci/run",
 )
@@ -77,6 +78,7 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--libtpu",
         "--paddle",
         "--colab",
+        "--wheel",
         "--peers",
         "--hosts",
         "--slurm",

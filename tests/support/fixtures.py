@@ -26,7 +26,7 @@ LONG_LIMIT = 180  # for one with frameworks, or whose scripts have their own dea
 SLOW_LIMIT = 540  # for one marked slow
 LONG_FOLDERS = {
     "compat", "frameworks", "xla", "torch_tpu", "libtpu", "paddle", "ray", "faults",
-    "hosts", "slurm",
+    "hosts", "slurm", "wheel",
 }  # fmt: skip
 
 # What launchers and devices are found by: all that a report of a host shows, and all of the

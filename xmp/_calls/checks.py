@@ -52,8 +52,6 @@ _MOST_RANKS = 1_000_000  # more are a mistake, and would be a long list
 
 
 def start_method(name: str, method: str | None) -> str:
-    if sys.platform == "win32":
-        raise PlanError("xmp does not run on Windows; use WSL 2, which is a Linux")
     text(name, method)
     linux = sys.platform == "linux"
     if method is None:
