@@ -8,12 +8,11 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from . import __version__
-from ._commands import _run_options
+from ._commands import _other_options, _run_options
 from ._words.errors import XmpError
 
 __all__ = ["main"]
@@ -41,7 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     parser, commands = _parser()
-    options, unknown = parser.parse_known_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and not given[0].startswith("-") and given[0] not in commands:
+        parser.error(_unknown(given[0], commands))
+    options, unknown = parser.parse_known_args(given)
+    if options.word is None:
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        parser.print_help()
+        return 0
     if unknown:
         commands[options.word].error(_run_options.said_of_unknown(options, unknown))
     if isinstance(sys.stdout, io.TextIOWrapper) and options.word != "run":
@@ -70,45 +77,29 @@ def _forget_output() -> None:
 
 def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """Return the parser, and the parsers of the commands by name."""
-    what = "Plan launches, check this host, and look at the launches that run on it."
-    parser = argparse.ArgumentParser(prog="xmp", description=what)
-    parser.add_argument("--version", action="version", version=f"xmp {__version__}")
-    commands = parser.add_subparsers(required=True, dest="word", metavar="COMMAND")
+    parser = argparse.ArgumentParser(
+        prog="xmp",
+        description="Launch a script on every device of a host, see beforehand what a launch would "
+        "do, and look at launches that run.",
+        epilog="`xmp COMMAND --help` has the options of a command.",
+    )
+    said = f"xmp {__version__}"
+    parser.add_argument("-V", "--version", action="version", version=said, help="print the version")
+    commands = parser.add_subparsers(dest="word", metavar="COMMAND", title="commands")
     _run_options.add(commands)
-    plan = commands.add_parser("plan", help="what each replica would get, and why")
-    plan.add_argument(
-        "-n", "--nprocs", type=int, help="replicas on each host (default: one per device)"
-    )
-    plan.add_argument("--runtime", help="a runtime by name (default: chosen)")
-    plan.add_argument(
-        "--devices", type=_positions, help='positions among the visible devices, as in "0,2"'
-    )
-    plan.add_argument(
-        "--facts", type=Path, action="append", metavar="FILE", help="recorded facts, one per host"
-    )
-    plan.add_argument("--json", action="store_true", help="print JSON, version 1")
-    facts = commands.add_parser("facts", help="what this host is: attach it to a bug report")
-    facts.add_argument("--json", action="store_true", help="print JSON, version 1")
-    stacks = commands.add_parser("stacks", help="where every replica of a running launch is")
-    pid_help = "of launcher, supervisor or replica; not needed where only one launch runs"
-    stacks.add_argument("pid", type=int, nargs="?", help=pid_help)
-    cleaning = commands.add_parser("clean", help="end what launches of yours have left behind")
-    cleaning.add_argument("--dry-run", action="store_true", help="print what it would end")
-    health = commands.add_parser("doctor", help="whether a launch would work here, and what to do")
-    health.add_argument("-n", "--nprocs", type=int, help="replicas of the launch")
-    health.add_argument("--runtime", help="runtime of the launch (default: chosen)")
-    health.add_argument(
-        "--engine", choices=["ray"], help="connect to the Ray cluster that a launch would use"
-    )
+    _other_options.add(commands, parser)
     return parser, commands.choices
 
 
-def _positions(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        allowed = "positions among the visible devices, as in 0,2"
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {allowed}") from None
+def _unknown(word: str, commands: Iterable[str]) -> str:
+    """Return the error for a word that is no command."""
+    if word.endswith(".py"):
+        return f"there is no command {word!r}. Did you mean: xmp run {word}?"
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, commands, 1)
+    meant = f"Did you mean: xmp {near[0]}? " if near else ""
+    return f"there is no command {word!r}. {meant}Commands: {', '.join(commands)}"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import xmp as package
+from tests.support.guide import shown_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,6 +108,7 @@ def test_what_does_not_fit_is_one_line_and_status_1() -> None:
     refused = xmp("plan", "--runtime", "fake", "-n", "3")
     assert refused.returncode == 1
     assert refused.stderr.startswith("xmp: nprocs=3 does not fit this host")
+    assert refused.stderr.endswith(" [XMP-P03]\n")
     assert refused.stderr.count("\n") == 1
 
 
@@ -119,15 +121,29 @@ def test_a_file_that_is_missing_or_no_facts_is_one_line(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
 
 
-def test_no_command_is_status_2() -> None:
-    assert xmp().returncode == 2
+def test_no_command_prints_the_help() -> None:
+    alone, asked = xmp(), xmp("--help")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout == asked.stdout
+
+
+def test_findings_as_json_are_what_the_guide_says() -> None:
+    done = xmp("doctor", "--json", "-n", "3", "--runtime", "fake", FAKE_CHIPS="2")
+    assert done.returncode == 1, done.stderr
+    data, shown = json.loads(done.stdout), shown_json("commands.md", "`xmp doctor --json`:")
+    assert data.keys() == shown.keys()
+    assert all(each.keys() == shown["findings"][0].keys() for each in data["findings"])
+    refused = data["findings"][0]
+    assert (refused["level"], refused["code"]) == ("problem", "XMP-P03")
+    assert (data["version"], data["works"]) == (1, False)
+    assert data["verdict"] == shown["verdict"]
 
 
 def test_every_command_is_in_the_help_and_in_the_guide() -> None:
     text = xmp("--help").stdout
     commands = re.findall(r"^    ([a-z]+)  ", text, re.MULTILINE)
     page = (ROOT / "docs/guide/commands.md").read_text()
-    assert {"plan", "facts", "doctor", "stacks", "clean"} <= set(commands)
+    assert {"plan", "facts", "doctor", "stacks", "clean", "explain"} <= set(commands)
     assert [name for name in commands if f"| `xmp {name}" not in page] == []
 
 

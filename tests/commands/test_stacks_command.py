@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.guide import shown_json
 from tests.support.in_script import parent, state
 from tests.support.interrupt_program import handles, started
 from tests.support.launching import METHODS
@@ -95,6 +97,22 @@ def test_identical_stacks_are_shown_once(stage: Stage, method: str) -> None:
     ends_well(stage, process)
 
 
+def test_json_has_what_the_guide_shows(stage: Stage) -> None:
+    process = start(stage, "forkserver")
+    (supervisor,) = stage.supervisors()
+    answer = ask("--json", supervisor)
+    assert answer.returncode == 0, answer
+    data, shown = json.loads(answer.stdout), shown_json("commands.md", "`xmp stacks --json PID`:")
+    (launch,) = data["launches"]
+    assert data.keys() == shown.keys()
+    assert launch.keys() == shown["launches"][0].keys()
+    assert (launch["launcher"], launch["supervisor"]) == (process.pid, supervisor)
+    assert {*launch["replicas"]} == {*stage.replicas()}
+    assert [*launch["stacks"]] == ["0", "1", "2"]
+    assert "in load_batch" in launch["stacks"]["1"]
+    ends_well(stage, process)
+
+
 def test_hundreds_need_no_more_descriptors_than_one_may_have(stage: Stage) -> None:
     process = start(stage, "forkserver")
     command = f"ulimit -S -n 8; exec {sys.executable} -m xmp stacks {process.pid}"
@@ -171,7 +189,7 @@ def test_adopted_children_are_no_replicas(stage: Stage) -> None:
 
 def test_where_nothing_runs_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks.launches, "launches", list)  # others may launch here meanwhile
-    with pytest.raises(XmpError, match=r"^no launch of yours is running here$"):
+    with pytest.raises(XmpError, match=r"^no launch of yours is running here \[XMP-X01\]$"):
         stacks.find(None)
     with pytest.raises(XmpError, match=rf"^process {os.getpid()} is not a .*; no launch of yours"):
         stacks.find(os.getpid())

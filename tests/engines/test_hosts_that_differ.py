@@ -41,7 +41,7 @@ def test_different_numbers_of_devices() -> None:
     assert str(raised.value) == (
         "the hosts differ: host a (10.0.0.0) takes 8 replicas (8 visible GPUs, nprocs left out) "
         "and host c (10.0.0.2) 4 (4 visible GPUs, nprocs left out), and all run as many as the "
-        "others. Give nprocs=4, or hosts that are alike"
+        "others. Give nprocs=4, or hosts that are alike [XMP-H03]"
     )
     assert whole(gpus(8), gpus(8), gpus(4), nprocs=4).world_size == 12
 
@@ -62,7 +62,7 @@ def test_different_runtimes() -> None:
     text = str(raised.value)
     assert text.startswith("the hosts differ: host a (10.0.0.0) would use runtime 'cuda' (")
     assert "and host b (10.0.0.1) 'cpu' (" in text
-    assert text.endswith("Pass runtime= with one that all have")
+    assert text.endswith("Pass runtime= with one that all have [XMP-H03]")
     assert whole(gpus(2), gpus(0), runtime="cpu", nprocs=2).world_size == 4
 
 

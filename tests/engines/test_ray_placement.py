@@ -97,7 +97,7 @@ def test_nodes_that_the_cluster_does_not_have() -> None:
         asked(["01", "07"], [node(1, CPU=2), node(2, CPU=2)])
     assert str(raised.value) == (
         "hosts= has '07': the Ray cluster has no such living node. Allowed: 01 (n1 (10.0.0.1)), "
-        "02 (n2 (10.0.0.2)). `ray.nodes()` lists them as NodeID"
+        "02 (n2 (10.0.0.2)). `ray.nodes()` lists them as NodeID [XMP-H05]"
     )
 
 

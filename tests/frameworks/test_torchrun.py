@@ -190,7 +190,9 @@ def test_what_record_writes_is_the_error(stage: Stage) -> None:
     done = stage.python(*run, env={"TORCHELASTIC_ERROR_FILE": str(agents)}, timeout=60)
     assert done.code == 3
     first, *others = done.err.splitlines()
-    assert first.endswith(" recorded ValueError: no such label, then ended with exit code 3")
+    assert first.endswith(
+        " recorded ValueError: no such label, then ended with exit code 3 [XMP-R02]"
+    )
     assert '    raise ValueError("no such label")' in others
     said = json.loads(agents.read_text())["message"]
     assert (said["message"], said["errorCode"]) == ("ValueError: no such label", 3)

@@ -103,7 +103,7 @@ def test_a_replica_that_raises(method: str, tmp_path: Path) -> None:
         assert of(events, rank) == ["forked", "running", "stopped"]
         assert the(events, "stopped", rank).signal == "SIGTERM"
     assert (the(events, "verdict").rank, the(events, "finished").message) == (1, "ReplicaRaised")
-    assert the(events, "verdict").message.endswith("raised ValueError: no more")
+    assert the(events, "verdict").message.endswith("raised ValueError: no more [XMP-R01]")
 
 
 def killed(rank: int) -> None:

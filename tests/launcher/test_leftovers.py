@@ -47,7 +47,7 @@ def test_the_holder_is_named(
     assert text.startswith(begin)
     assert capsys.readouterr().err == f"xmp: {text}\n"
     error = leftovers.added(leftovers.added(xmp.ReplicaDied("rank 0 died"), text), text)
-    assert str(error) == f"rank 0 died\n\n{text}"
+    assert str(error) == f"rank 0 died [XMP-R02]\n\n{text}"
 
 
 def test_what_ends_late_is_waited_for(holder: subprocess.Popen[bytes]) -> None:

@@ -133,7 +133,7 @@ def test_one_replica_can_be_ended(method: str, how: str, number: signal.Signals)
         context.join()
     assert caught.value.rank == 1
     text = str(caught.value)
-    assert f" was killed by {number.name} ({how}() was called on it)\n" in text
+    assert f" was killed by {number.name} ({how}() was called on it) [XMP-R06]\n" in text
     assert text.endswith(f"\n\nprocess 1 terminated with signal {number.name}")
     assert "So a process sent the signal" not in text
     getattr(ended, how)()  # one that has ended gets no signal

@@ -59,7 +59,7 @@ def test_the_last_error_lists_those_before(method: str) -> None:
     assert isinstance(error, xmp.ReplicaRaised)
     text = str(error)
     assert text.startswith("rank 1 of 2 ")
-    assert text.splitlines()[0].endswith("raised ValueError: attempt 2")
+    assert text.splitlines()[0].endswith("raised ValueError: attempt 2 [XMP-R01]")
     head, *lines = text.split("\n\n")[-2].splitlines()
     assert head == "Earlier attempts (max_restarts=2):"
     assert len(lines) == 2

@@ -20,7 +20,7 @@ PLUGINS = ("accelerate", "lightning", "megengine", "paddle")
 """Those that are faces of other launchers, with public names in ``xmp.compat``."""
 
 FLOORS = (
-    {"_words", "_registry"},
+    {"_words", "_registry", "_explain"},
     {"_rules", "_plan"},  # pure
     {"_os"},
     {"_payload"},

@@ -183,7 +183,7 @@ def test_hosts_that_would_use_different_runtimes(said: dict[str, Any]) -> None:
     assert text.startswith("PlanError: the hosts differ: host ")
     assert "(127.0.0.2) would use runtime 'jax' (XMP_RUNTIME=jax) and host " in text
     assert "(127.0.0.3) 'cpu' (" in text
-    assert text.endswith("Pass runtime= with one that all have")
+    assert text.endswith("Pass runtime= with one that all have [XMP-H03]")
 
 
 def test_devices_are_positions_among_all_of_a_host(said: dict[str, Any]) -> None:

@@ -256,7 +256,7 @@ def test_an_error_says_on_which_host_the_files_are(files: Outcome) -> None:
 def test_a_host_that_cannot_write_its_files(files: Outcome) -> None:
     said = files.said["blocked"]
     assert re.match(rf"PlanError: on host [01] \({NODE}\): log_dir='/proc/self/cwd/bl", said), said
-    assert said.endswith("give a folder that can be written to")
+    assert said.endswith("give a folder that can be written to [XMP-P14]")
 
 
 def test_this_machine_cannot_write_them(files: Outcome) -> None:

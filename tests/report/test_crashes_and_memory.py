@@ -41,7 +41,9 @@ def is_killed(rank: int, code: int) -> None:
 
 def test_a_kill_from_outside_is_not_taken_for_lack_of_memory(method: str) -> None:
     error = failure(method, is_killed, 0)
-    assert "was killed by SIGKILL (not by xmp, and memory did not run out)\n" in str(error)
+    assert "was killed by SIGKILL (not by xmp, and memory did not run out) [XMP-R05]\n" in str(
+        error
+    )
     assert "\n\nThe kernel counted no out-of-memory kill in this memory control group" in str(error)
 
 

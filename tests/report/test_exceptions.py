@@ -240,4 +240,4 @@ def test_a_second_import_that_raises_in_a_fresh_interpreter_says_so(script: Scri
         "def train(rank): pass\n"
         "if __name__ == '__main__': xmp.spawn(train, nprocs=2, start_method='spawn')\n"
     )
-    assert "raised OSError: in use\n\nIt was the second import of this script" in done.err
+    assert "raised OSError: in use [XMP-R09]\n\nIt was the second import of this script" in done.err

@@ -48,7 +48,7 @@ def test_an_unknown_host_is_refused_with_the_known_ones() -> None:
         recorded_facts("kaggle-v5e8")
     said = str(caught.value)
     assert said.startswith("no facts are recorded as 'kaggle-v5e8'. Did you mean 'kaggle-v5e-8'?")
-    assert said.endswith(f"Recorded hosts: {', '.join(RECORDED)}.")
+    assert said.endswith(f"Recorded hosts: {', '.join(RECORDED)}. [XMP-P01]")
     with pytest.raises(TypeError, match="name must be a string, not NoneType"):
         recorded_facts(None)  # type: ignore[arg-type]
 

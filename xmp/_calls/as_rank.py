@@ -101,7 +101,8 @@ def _check_size(found: Started, request: Request) -> None:
     if request.nprocs not in (None, here):
         raise PlanError(
             f"nprocs={request.nprocs}, but {found.launcher} has started {here} of its processes on "
-            f"this host ({found.given}). Leave nprocs out, or have it start {request.nprocs}."
+            f"this host ({found.given}). Leave nprocs out, or have it start {request.nprocs}.",
+            code="XMP-P03",
         )
 
 
@@ -112,7 +113,8 @@ def _check_meeting(found: Started, backend: str | None, facts: HostFacts) -> Non
         raise PlanError(
             f"the process group ({backend}) has no place to meet: {found.launcher} has not set "
             f"{' and '.join(missing)}. Set MASTER_ADDR to the host of rank 0, and MASTER_PORT to a "
-            "port that is free there, in all processes."
+            "port that is free there, in all processes.",
+            code="XMP-P08",
         )
 
 
@@ -132,7 +134,8 @@ def _check_mesh(found: Started, runtime: Runtime) -> None:
         advice = "Start it by torchrun"
     raise PlanError(
         f"runtime {runtime.name!r} cannot connect the processes that {found.launcher} has started "
-        f'({found.given}). {advice}, use runtime="cpu" or "cuda", or {found.advice}.'
+        f'({found.given}). {advice}, use runtime="cpu" or "cuda", or {found.advice}.',
+        code="XMP-P09",
     )
 
 
@@ -149,7 +152,8 @@ def _index(found: Started, runtime: Runtime, facts: HostFacts) -> int | None:
     raise PlanError(
         f"local rank {local} has no device: runtime {runtime.name!r} sees {len(visible)} on this "
         f"host, and {found.launcher} has started {found.info.local_world_size} processes. Start "
-        'as many as there are devices, or use runtime="cpu".'
+        'as many as there are devices, or use runtime="cpu".',
+        code="XMP-P03",
     )
 
 

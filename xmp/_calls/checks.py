@@ -57,16 +57,21 @@ def start_method(name: str, method: str | None) -> str:
     if method is None:
         return "forkserver" if linux else "spawn"
     if method not in METHODS:
-        raise PlanError(f"{name}={brief(method)}: give one of {', '.join(METHODS)}")
+        raise PlanError(f"{name}={brief(method)}: give one of {', '.join(METHODS)}", code="XMP-P01")
     if not linux and method != "spawn":
-        raise PlanError(f"{name}={brief(method)}: on {sys.platform} there is only 'spawn'")
+        raise PlanError(
+            f"{name}={brief(method)}: on {sys.platform} there is only 'spawn'", code="XMP-P04"
+        )
     return plain(method)
 
 
 def seconds_of_grace(name: str, grace: object) -> float:
     seconds = number_of_seconds(name, grace)
     if not 0 <= seconds < _YEARS:
-        raise PlanError(f"{name}={brief(grace)}: give a number of seconds from 0 up, and below 1e9")
+        raise PlanError(
+            f"{name}={brief(grace)}: give a number of seconds from 0 up, and below 1e9",
+            code="XMP-P01",
+        )
     return seconds
 
 
@@ -77,11 +82,12 @@ def nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
     seconds = number_of_seconds(name, value, or_none=True)
     if not 0 < seconds < _YEARS:
         allowed = "a number of seconds above 0 and below 1e9, or None for no limit"
-        raise PlanError(f"{name}={brief(value)}: give {allowed}")
+        raise PlanError(f"{name}={brief(value)}: give {allowed}", code="XMP-P01")
     if seconds < least:
         raise PlanError(
             f"{name}={brief(value)}: a busy host may make no progress for that long; give a number "
-            f"of seconds from {least} up, or None for no limit"
+            f"of seconds from {least} up, or None for no limit",
+            code="XMP-P01",
         )
     return max(1, int(seconds * 1e9))
 
@@ -104,7 +110,9 @@ def events(name: str, value: Any) -> Any:
     """Return the function or the path that gets the events; None for neither."""
     if isinstance(value, (str, os.PathLike)):
         if not os.fspath(value):
-            raise PlanError(f"{name}={brief(value)}: give the path of a file, or a function")
+            raise PlanError(
+                f"{name}={brief(value)}: give the path of a file, or a function", code="XMP-P01"
+            )
     elif value is not None and not callable(value):
         raise wrong_type(name, "a function of one event or the path of a file of JSON lines", value)
     elif value is not None:
@@ -141,7 +149,9 @@ def folder(name: str, value: object) -> str | None:
     if not isinstance(path, str):
         raise wrong_type(name, "the path of a folder or None", value)
     if not path:
-        raise PlanError(f"{name}='': give the path of a folder, or None for no files")
+        raise PlanError(
+            f"{name}='': give the path of a folder, or None for no files", code="XMP-P01"
+        )
     return os.path.abspath(plain(path))
 
 
@@ -164,7 +174,8 @@ def prefix(name: str, value: object) -> str | None:
     if "\n" in line or "\r" in line:
         raise PlanError(
             f'{name}={brief(value)}: give one line such as "[{{rank}}] "; it may use {{rank}}, '
-            "{local_rank} and {host}"
+            "{local_rank} and {host}",
+            code="XMP-P01",
         )
     return plain(value)
 
@@ -180,7 +191,7 @@ def ranks(name: str, value: object) -> tuple[int, ...] | None:
             items = [rank for part in value.split(",") for rank in _range(part)]
         except ValueError:
             allowed = '"all", "none", "0", "0,2-3", [0, 2], range(4) or 0'
-            raise PlanError(f"{name}={brief(value)}: give {allowed}") from None
+            raise PlanError(f"{name}={brief(value)}: give {allowed}", code="XMP-P01") from None
         return tuple(items)
     listed = _items(value)
     given = [value] if listed is None else listed
@@ -230,7 +241,10 @@ def whole_number(name: str, value: object) -> int | None:
         number = operator.index(cast(SupportsIndex, value))
         if not isinstance(value, bool) and number == value:  # a tensor of 2.7 has the index 2
             if number.bit_length() > _MOST_BITS:  # Python does not write those of 4,300 digits
-                raise PlanError(f"{name} is a number of {number.bit_length()} bits: give a smaller")
+                raise PlanError(
+                    f"{name} is a number of {number.bit_length()} bits: give a smaller",
+                    code="XMP-P01",
+                )
             return int(number)
     except (TypeError, ValueError) as error:
         if isinstance(error, PlanError):
@@ -243,7 +257,8 @@ def random_seed(name: str, value: object) -> int | None:
     seed = whole_number(name, value)
     if seed is not None and not -(2**63) <= seed < 2**64:
         raise PlanError(
-            f"{name}={seed}: give a whole number from -2**63 to 2**64 - 1, as for torch"
+            f"{name}={seed}: give a whole number from -2**63 to 2**64 - 1, as for torch",
+            code="XMP-P01",
         )
     return seed
 
@@ -253,7 +268,7 @@ def count_from_zero(name: str, value: object) -> int:
     if count is None:
         raise TypeError(f"{name} must be a whole number, not None; 0 for none")
     if count < 0:
-        raise PlanError(f"{name}={count}: give a whole number from 0 up")
+        raise PlanError(f"{name}={count}: give a whole number from 0 up", code="XMP-P01")
     return count
 
 
@@ -264,7 +279,9 @@ def replicas(name: str, value: object) -> int | None:
     """Return a number of replicas; None and -1 stand for one per device."""
     count = whole_number(name, value)
     if count is not None and count < 1 and count != -1:
-        raise PlanError(f"{name}={count}: give a number from 1 up, or None for every device")
+        raise PlanError(
+            f"{name}={count}: give a number from 1 up, or None for every device", code="XMP-P01"
+        )
     return count
 
 
@@ -279,10 +296,12 @@ def positions(name: str, devices: object) -> tuple[int, ...] | None:
         found = tuple(int(item) if isinstance(item, str) else _position(item) for item in items)
     except ValueError:
         raise PlanError(
-            f'{name}={brief(devices)}: give positions such as [4, 5] or "4,5"'
+            f'{name}={brief(devices)}: give positions such as [4, 5] or "4,5"', code="XMP-P01"
         ) from None
     if not found:
-        raise PlanError(f"{name}={brief(devices)}: give at least one position, or None for all")
+        raise PlanError(
+            f"{name}={brief(devices)}: give at least one position, or None for all", code="XMP-P01"
+        )
     return found
 
 
@@ -311,7 +330,8 @@ def mapping(name: str, value: object) -> Mapping[str, str]:
         if not (key and "=" not in key and _is_for_the_system(key + each)):
             raise PlanError(
                 f"{name}={{{key!r}: {brief(each)}}}: the name of a variable is not empty and has "
-                "no '=', and neither name nor value has a NUL character or an unpaired surrogate"
+                "no '=', and neither name nor value has a NUL character or an unpaired surrogate",
+                code="XMP-P05",
             )
     return {plain(key): plain(each) for key, each in value.items()}
 

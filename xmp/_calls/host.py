@@ -233,7 +233,8 @@ def _started(
             and known.initialised
         ):
             # The engine counts threads and files, but does not know to which library they belong.
-            raise StartError(f"{error}. {'; '.join(touched(known))}") from error
+            text = f"{error._plain}. {'; '.join(touched(known))}"
+            raise StartError(text, code=error.code) from error
         raise
     lease.handed_over()
     return started
@@ -277,7 +278,8 @@ def refuse_unready(plan: JobPlan) -> None:
     if plan.framework and importlib.util.find_spec(plan.framework) is None:
         raise PlanError(
             f"runtime={plan.runtime!r}: xmp can plan it (xmp plan) but not launch it yet; "
-            'launch with runtime="cpu", "jax" or "cuda"'
+            'launch with runtime="cpu", "jax" or "cuda"',
+            code="XMP-P06",
         )
 
 
@@ -286,7 +288,7 @@ def _refuse_too_many(nprocs: int | None) -> None:
     with signals.deferred():
         why = resources.too_many(nprocs or 0)
     if why:
-        raise PlanError(f"nprocs={nprocs}: {why}")
+        raise PlanError(f"nprocs={nprocs}: {why}", code="XMP-P03")
 
 
 def _are_threads(plan: JobPlan) -> bool:
@@ -301,7 +303,8 @@ def _refuse_threads(plan: JobPlan) -> None:
         raise PlanError(
             f"runtime={plan.runtime!r} on this host has several replicas in one process, as "
             "threads, and a script needs a process: start its function with xmp.spawn, or use "
-            'runtime="jax"'
+            'runtime="jax"',
+            code="XMP-P11",
         )
 
 
@@ -311,7 +314,8 @@ def _refuse_unseen(plan: JobPlan, limits: Limits | None) -> None:
         raise PlanError(
             f"hang_timeout={limits.hang / 1e9:g}: runtime={plan.runtime!r} on this host has "
             "several replicas in one process, as threads, whose progress xmp cannot see; give "
-            'timeout= instead, or runtime="jax"'
+            'timeout= instead, or runtime="jax"',
+            code="XMP-P11",
         )
 
 

@@ -228,13 +228,15 @@ def _on_hosts(found: Started | None, asked: Asked) -> Any:
         raise PlanError(
             f"engine={engine.name!r}: {found.launcher} has started this process ({found.given}), "
             "and each of its processes would launch on the hosts. Call it in a program that is "
-            "started once, or give neither hosts= nor engine="
+            "started once, or give neither hosts= nor engine=",
+            code="XMP-P09",
         )
     if callable(asked.env) and asked.request.nprocs is None and engine.name != "local":
         raise PlanError(
             f"env= as a function with engine={engine.name!r} and no nprocs=: xmp calls it "
             "here for each local rank, and the hosts may have other devices than this machine. "
-            "Give nprocs=, or a mapping"
+            "Give nprocs=, or a mapping",
+            code="XMP-P05",
         )
     request = asked.requested()
     refuse_while_importing()
@@ -265,5 +267,6 @@ def _refuse(found: Started, asked: Asked) -> None:
         raise PlanError(
             f"{', '.join(names)}: {found.launcher} has started this process ({found.given}), so "
             f"fn runs in it, and xmp starts no replica to which that could apply. Omit it here, "
-            f"use the options of the launcher, or {found.advice}."
+            f"use the options of the launcher, or {found.advice}.",
+            code="XMP-P09",
         )

@@ -223,14 +223,18 @@ def _world(
             if value is not None:
                 raise PlanError(
                     f"{name}={brief(value)} without world_size: give the number of replicas of all "
-                    f"hosts as world_size=, or omit {name}="
+                    f"hosts as world_size=, or omit {name}=",
+                    code="XMP-H05",
                 )
         return None
     if size < 1 or (start or 0) < 0:
         raise PlanError(
             f"rank_start={start or 0}, world_size={size}: give a world_size from 1 up, and a "
-            "rank_start from 0 up and below it"
+            "rank_start from 0 up and below it",
+            code="XMP-H05",
         )
     if not 0 <= (number or 0) <= _MOST_PORT:
-        raise PlanError(f"port={number}: give a number from 1 to {_MOST_PORT}, or None")
+        raise PlanError(
+            f"port={number}: give a number from 1 to {_MOST_PORT}, or None", code="XMP-P01"
+        )
     return WorldByHand(start or 0, size, master_ip or "", number or 0)

@@ -114,35 +114,37 @@ SPAWN = (
     ),
     Option(
         "start_method", "settings.start_method", checks.start_method,
-        "spawn: fresh interpreters",
+        "forkserver: forks of a warm process (default); spawn: fresh interpreters",
         flag=Flag("forkserver|spawn"), as_rank="without effect", needs_replica=_BOTH,
         over_hosts='not "fork"',
     ),
     Option(
-        "runtime", "request.runtime", checks.text, "a runtime by name (default: chosen)",
+        "runtime", "request.runtime", checks.text,
+        "the runtime, such as cuda or cpu (default: xmp chooses)",
         flag=Flag(), as_rank="used",
     ),
     Option(
         "devices", "request.devices", checks.positions,
-        'positions among the visible devices, as in "0,2"',
+        'which devices: positions among the visible ones, as in "0,2" (default: all)',
         flag=Flag(), needs_replica=("spawn",), over_hosts=_OF_EACH,
     ),
     Option(
         "backend", "request.backend", checks.text,
-        "the process group is ready when the script starts",
+        "form the process group with it before the script starts, as in gloo, nccl or auto",
         flag=Flag(), as_rank="used",
     ),
     Option(
-        "env", "env", checks.variables, "may be repeated",
+        "env", "env", checks.variables, "a variable for the replicas; may be repeated",
         flag=Flag("NAME=VALUE", action="append"), needs_replica=("spawn",), over_hosts=_OF_EACH,
     ),
     Option(
         "seed", "settings.seed", checks.random_seed,
-        "for random, numpy and torch, the same in every replica",
+        "seed random, numpy and torch, alike in every replica",
         flag=Flag(type=int), as_rank="used",
     ),
     Option(
-        "threads", "request.threads", checks.whole_number, "native threads of each replica",
+        "threads", "request.threads", checks.whole_number,
+        "native threads of each replica (default: an equal share of the cores)",
         flag=Flag("N", int), over_hosts=_OF_EACH,
     ),
     Option(
@@ -150,35 +152,35 @@ SPAWN = (
         flag=Flag("cores|numa"), needs_replica=_BOTH, over_hosts=_OF_EACH,
     ),
     Option(
-        "start_timeout", "limits.start", checks.nanoseconds, "until every script begins",
+        "start_timeout", "limits.start", checks.nanoseconds, "limit until every script has begun",
         flag=_SECONDS, needs_replica=_BOTH, over_hosts="None: 300 s for the hosts to come",
     ),
     Option(
-        "timeout", "limits.total", checks.nanoseconds, "for the whole run",
+        "timeout", "limits.total", checks.nanoseconds, "limit for the whole run",
         flag=_SECONDS, needs_replica=_BOTH,
     ),
     Option(
-        "hang_timeout", "limits.hang", checks.nanoseconds_of_a_hang, "without any progress",
+        "hang_timeout", "limits.hang", checks.nanoseconds_of_a_hang, "limit without any progress",
         flag=_SECONDS, needs_replica=_BOTH,
     ),
     Option(
-        "grace", "settings.grace", checks.seconds_of_grace, "from SIGTERM to SIGKILL (5)",
+        "grace", "settings.grace", checks.seconds_of_grace, "from SIGTERM to SIGKILL (default: 5)",
         default=5.0, flag=_SECONDS, as_rank="without effect",
     ),
     Option(
         "max_restarts", "settings.max_restarts", checks.count_from_zero,
-        "start all again after a failure",
+        "how often to start all replicas again after a failure (default: 0)",
         default=0, flag=Flag("N", int), needs_replica=_BOTH,
         over_hosts="another host takes the place of a lost one",
     ),
     Option(
-        "log_dir", "output.log_dir", checks.folder, "a file for each rank and stream",
+        "log_dir", "output.log_dir", checks.folder, "write a file for each rank and stream there",
         flag=Flag("FOLDER"), needs_replica=_BOTH, over_hosts="a folder on each host",
     ),
     Option(
         "prefix", "output.prefix", checks.prefix,
-        'before each line: "[{rank}] ", or yes for that (default: none; over hosts of --engine '
-        """"[{host}:{rank}] ", and '' for none)""",
+        'text before each line: "[{rank}] ", or yes for that (default: none; over hosts of '
+        """--engine "[{host}:{rank}] ", and '' for none)""",
         flag=Flag("TEXT"), needs_replica=_BOTH, over_hosts='None: "[{host}:{rank}] "',
     ),
     Option(
@@ -199,7 +201,7 @@ SPAWN = (
 ENGINE = (
     Option(
         "hosts", "hosts", _any,
-        "of the engine: a number, a TPU slice (v6e:4x4), or ids of Ray's nodes", flag=Flag(),
+        "hosts of --engine: a number, a TPU slice (v6e:4x4), or ids of Ray's nodes", flag=Flag(),
     ),
     Option(
         "engine", "engine", _any,
@@ -214,7 +216,7 @@ ENGINE = (
     ),
     Option(
         "gather_logs", "output.gather", checks.yes_or_no,
-        "of --engine: bring the files of all hosts to --log-dir on this machine",
+        "with --engine: bring the files of all hosts to --log-dir on this machine",
         default=False, flag=Flag(action="store_true"),
     ),
 )  # fmt: skip
@@ -320,12 +322,14 @@ def _output(fields: dict[str, Any], options: Given) -> Output | None:
     if output.gather and not over_hosts:
         raise PlanError(
             "gather_logs=True without engine=: the log files of this host are in log_dir= anyway. "
-            'Give engine="ray" and hosts=, or leave gather_logs= out'
+            'Give engine="ray" and hosts=, or leave gather_logs= out',
+            code="XMP-P02",
         )
     if output.gather and output.log_dir is None:
         raise PlanError(
             "gather_logs=True without log_dir=: it brings the files of log_dir= from the hosts to "
-            "this machine. Give log_dir=, or leave gather_logs= out"
+            "this machine. Give log_dir=, or leave gather_logs= out",
+            code="XMP-P02",
         )
     return None if output == Output() else output
 

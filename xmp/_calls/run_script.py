@@ -49,7 +49,8 @@ def run_script() -> None:
     if threading.current_thread() is not threading.main_thread():
         raise PlanError(
             "run_script() ends this process with the status of its replicas, which only the main "
-            "thread can do: call it there, on the script's first line"
+            "thread can do: call it there, on the script's first line",
+            code="XMP-P13",
         )
     from xmp._payload.script import program_of_this_process
 
@@ -58,7 +59,8 @@ def run_script() -> None:
         raise PlanError(
             "run_script() runs the script of this command line again, and this is none: a notebook "
             "cell, python -c, standard input or an app. Put the code into a function and call "
-            "xmp.spawn."
+            "xmp.spawn.",
+            code="XMP-P13",
         )
     try:
         _run_in_replicas(program)
@@ -85,7 +87,8 @@ def _refuse_half_an_identity() -> None:
         f"LOCAL_RANK={local} without RANK and WORLD_SIZE. Either a launcher that sets no more has "
         "started this script for one device, and replicas started here would start once in each of "
         "its processes: have it set RANK and WORLD_SIZE as well, or start the script once, by "
-        "python. Or an earlier program has left LOCAL_RANK in the environment: unset it."
+        "python. Or an earlier program has left LOCAL_RANK in the environment: unset it.",
+        code="XMP-P08",
     )
 
 

@@ -100,7 +100,10 @@ def start_bare(
     method = checks.start_method("start_method", start_method)
     count = checks.whole_number("nprocs", nprocs)
     if count is None or count < 1:
-        raise PlanError(f"nprocs={brief(nprocs)}: start_processes needs a whole number from 1 up")
+        raise PlanError(
+            f"nprocs={brief(nprocs)}: start_processes needs a whole number from 1 up",
+            code="XMP-P01",
+        )
     refuse_while_importing()
     with without_collections():
         from xmp._processes import Call

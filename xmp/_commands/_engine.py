@@ -47,12 +47,15 @@ def chosen(options: argparse.Namespace) -> Chosen | None:
     if options.engine is None and options.hosts is None and options.runtime_env is None:
         return None
     if options.hosts is None and options.engine is None:
-        raise PlanError("--runtime-env without --engine ray: Ray alone prepares hosts by it")
+        raise PlanError(
+            "--runtime-env without --engine ray: Ray alone prepares hosts by it", code="XMP-P02"
+        )
     if options.engine is None:
         raise PlanError(
             f"--hosts {options.hosts}: give --engine too: ray (hosts of a Ray cluster) or local "
             "(hosts that this machine plays, for tests). Where you start xmp run on each host "
-            "yourself, give --nnodes"
+            "yourself, give --nnodes",
+            code="XMP-H05",
         )
     _refuse(options)
     engines = _registry.require("hosts", "engines")
@@ -61,7 +64,7 @@ def chosen(options: argparse.Namespace) -> Chosen | None:
             *engines.checked(_hosts(options.hosts), options.engine, _runtime_env(options))
         )
     except TypeError as error:
-        raise PlanError(f"xmp run: {error}") from None
+        raise PlanError(f"xmp run: {error}", code="XMP-P01") from None
 
 
 def _refuse_to_gather(options: argparse.Namespace) -> None:
@@ -69,12 +72,14 @@ def _refuse_to_gather(options: argparse.Namespace) -> None:
     if options.gather_logs and options.engine is None:
         raise PlanError(
             "--gather-logs without --engine: the log files of this host are in --log-dir anyway. "
-            "Give --engine ray and --hosts, or leave it out"
+            "Give --engine ray and --hosts, or leave it out",
+            code="XMP-P02",
         )
     if options.gather_logs and options.log_dir is None:
         raise PlanError(
             "--gather-logs without --log-dir: it brings the files of --log-dir from the hosts to "
-            "this machine. Give --log-dir FOLDER, or leave it out"
+            "this machine. Give --log-dir FOLDER, or leave it out",
+            code="XMP-P02",
         )
 
 
@@ -90,11 +95,13 @@ def _runtime_env(options: argparse.Namespace) -> dict[str, Any] | None:
                 text = file.read()
         found = json.loads(text)
     except OSError as error:
-        raise PlanError(f"{what}: give JSON, or the path of a file with it ({error})") from None
+        raise PlanError(
+            f"{what}: give JSON, or the path of a file with it ({error})", code="XMP-H07"
+        ) from None
     except ValueError as error:
-        raise PlanError(f"{what}: no JSON that can be read: {error}") from None
+        raise PlanError(f"{what}: no JSON that can be read: {error}", code="XMP-H07") from None
     if not isinstance(found, dict):
-        raise PlanError(f'{what}: give an object, as in {{"working_dir": "."}}')
+        raise PlanError(f'{what}: give an object, as in {{"working_dir": "."}}', code="XMP-H07")
     return found
 
 
@@ -116,17 +123,20 @@ def _refuse(options: argparse.Namespace) -> None:
         if getattr(options, name) not in (None, False):
             raise PlanError(
                 f"--{name.replace('_', '-')} and {engine}: it is for hosts on each of which you "
-                f"start xmp run. With {engine} one command starts all; give --hosts N alone"
+                f"start xmp run. With {engine} one command starts all; give --hosts N alone",
+                code="XMP-P02",
             )
     if options.nprocs in ("cpu", "gpu"):
         raise PlanError(
             f"-n {options.nprocs} and {engine}: it counts what this host has, and the hosts of "
-            "the engine may have more or less. Give a number, or leave it out: one per device"
+            "the engine may have more or less. Give a number, or leave it out: one per device",
+            code="XMP-P02",
         )
     if options.local_ranks_filter:
         raise PlanError(
             f"--local-ranks-filter {options.local_ranks_filter} and {engine}: give --show and the "
-            "global ranks, of all hosts"
+            "global ranks, of all hosts",
+            code="XMP-P02",
         )
 
 

@@ -26,7 +26,8 @@ def count(options: argparse.Namespace) -> int | None:
         text = text.partition(":")[0]  # "1:1" is torchrun's own default
     if not is_number(text) or int(text) == 0:
         raise PlanError(
-            f"--nnodes {text}: xmp joins a fixed number of hosts. Give one number, from 1 up"
+            f"--nnodes {text}: xmp joins a fixed number of hosts. Give one number, from 1 up",
+            code="XMP-H05",
         )
     return int(text)
 
@@ -44,7 +45,10 @@ def by_hand(options: argparse.Namespace, environ: Mapping[str, str]) -> HostsByH
     if hosts is None:
         hosts = nodes(environ)
     if hosts is None:
-        raise PlanError(f"--node-rank {options.node_rank}: give --nnodes, the number of hosts, too")
+        raise PlanError(
+            f"--node-rank {options.node_rank}: give --nnodes, the number of hosts, too",
+            code="XMP-H05",
+        )
     index = _index(options.node_rank, hosts)
     if index is None and hosts > 1:
         index = index_of(environ, "NODE_RANK", "--nnodes", hosts)
@@ -54,7 +58,8 @@ def by_hand(options: argparse.Namespace, environ: Mapping[str, str]) -> HostsByH
         raise PlanError(
             f"--nnodes {hosts}: give --node-rank too, from 0 to {hosts - 1} and another on each "
             "host, and --master-addr, the address of the host with --node-rank 0; or, the same on "
-            "all hosts, --rdzv-endpoint HOST:PORT, an address of one of them"
+            "all hosts, --rdzv-endpoint HOST:PORT, an address of one of them",
+            code="XMP-H05",
         )
     index = _below(index or 0, hosts)
     return None if hosts == 1 else _several(hosts, index, options, environ)
@@ -66,13 +71,15 @@ def _at_endpoint(hosts: int, index: int | None, options: argparse.Namespace) -> 
     if backend not in (None, "c10d", "static") or (backend == "static" and index is None):
         raise PlanError(
             f"--rdzv-backend {backend} and --nnodes {hosts}: give --node-rank and --master-addr, "
-            "or --rdzv-backend c10d, with which the hosts find out who is which"
+            "or --rdzv-backend c10d, with which the hosts find out who is which",
+            code="XMP-H05",
         )
     address, port = split_port(text)
     if not address or port > MOST_PORT or text.rstrip().endswith((":", ":0")):
         raise PlanError(
             f"--rdzv-endpoint {text}: give HOST:PORT, an address of one of the hosts and a port "
-            f"from 1 to {MOST_PORT}, the same on all"
+            f"from 1 to {MOST_PORT}, the same on all",
+            code="XMP-H05",
         )
     addresses = (address, *[""] * (hosts - 1))
     said = f"--nnodes {hosts} --rdzv-endpoint {text}"
@@ -83,7 +90,8 @@ def _at_endpoint(hosts: int, index: int | None, options: argparse.Namespace) -> 
 def _below(index: int, hosts: int) -> int:
     if index >= hosts:
         raise PlanError(
-            f"--node-rank {index} does not fit --nnodes {hosts}. Allowed: 0 to {hosts - 1}"
+            f"--node-rank {index} does not fit --nnodes {hosts}. Allowed: 0 to {hosts - 1}",
+            code="XMP-H05",
         )
     return index
 
@@ -95,7 +103,8 @@ def _several(
     if not address:
         raise PlanError(
             f"--nnodes {hosts}: give --master-addr too, the address of the host with --node-rank "
-            "0, the same on every host"
+            "0, the same on every host",
+            code="XMP-H05",
         )
     port = options.master_port or number(environ, "MASTER_PORT", most=MOST_PORT, allowed=PORTS)
     addresses = tuple(address if host == 0 else "" for host in range(hosts))
@@ -106,12 +115,15 @@ def _index(text: str | None, hosts: int) -> int | None:
     if text is None:
         return None
     if not is_number(text):
-        raise PlanError(f"--node-rank {text}: give the index of this host, 0 to {hosts - 1}")
+        raise PlanError(
+            f"--node-rank {text}: give the index of this host, 0 to {hosts - 1}", code="XMP-H05"
+        )
     return int(text)
 
 
 def _check_port(port: int | None) -> None:
     if port is not None and not 0 <= port <= MOST_PORT:
         raise PlanError(
-            f"--master-port {port}: give a number from 1 to {MOST_PORT}; 0 is for the default"
+            f"--master-port {port}: give a number from 1 to {MOST_PORT}; 0 is for the default",
+            code="XMP-H05",
         )

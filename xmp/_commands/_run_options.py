@@ -19,8 +19,8 @@ PREFIX = "XMP_RUN_"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 _WHAT = """Run a script once per device, with the ranks and the meeting place in its environment.
 
-Options come before the script; what follows it belongs to the script. Each has a variable as its
-default, such as XMP_RUN_NPROCS=4 or XMP_RUN_MAX_RESTARTS=2."""
+Options come before the script; what follows the script belongs to it. Each option has a variable
+that sets its default, such as XMP_RUN_NPROCS=4 or XMP_RUN_MAX_RESTARTS=2."""
 
 
 def add(commands: Any) -> None:
@@ -131,7 +131,9 @@ def from_variables(options: argparse.Namespace, environ: Mapping[str, str]) -> N
         if name.startswith(PREFIX) and name not in known:
             allowed = ", ".join(sorted(known))
             text = environ[name]
-            raise PlanError(f"{name}={text!r} is not a variable of xmp run. Allowed: {allowed}")
+            raise PlanError(
+                f"{name}={text!r} is not a variable of xmp run. Allowed: {allowed}", code="XMP-P01"
+            )
     torchruns = {
         f"{_torchrun_words.PREFIX}{option[2:].upper()}": action
         for option, action in parser._option_string_actions.items()
@@ -151,7 +153,7 @@ def _value(name: str, text: str, action: argparse.Action) -> Any:
             return [convert(part) for part in shlex.split(text)]
         return convert(text)
     except (ValueError, argparse.ArgumentTypeError) as error:
-        raise PlanError(f"{name}={text!r}: {error}") from None
+        raise PlanError(f"{name}={text!r}: {error}", code="XMP-P01") from None
 
 
 def _truth(text: str) -> bool:

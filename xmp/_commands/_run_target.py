@@ -50,7 +50,8 @@ def read(options: argparse.Namespace) -> Target:
     if not os.path.exists(path):
         raise PlanError(
             f"{path} does not exist: give the path of a script (/dev/stdin for standard input), or "
-            "-m and a module"
+            "-m and a module",
+            code="XMP-P13",
         )
     if os.path.isfile(path) and zipfile.is_zipfile(path):
         return _zip_file(path)
@@ -64,13 +65,15 @@ def text_of(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise PlanError(f"{path} cannot be read: {error.strerror}") from None
+        raise PlanError(f"{path} cannot be read: {error.strerror}", code="XMP-P13") from None
 
 
 def _folder(path: str) -> Target:
     main = os.path.join(path, "__main__.py")
     if not os.path.isfile(main):
-        raise PlanError(f"{path} is a folder without a __main__.py: give the path of a script")
+        raise PlanError(
+            f"{path} is a folder without a __main__.py: give the path of a script", code="XMP-P13"
+        )
     return _python("folder", main, path)
 
 
@@ -94,11 +97,13 @@ def _program(options: argparse.Namespace) -> Target:
     for name in ("module", "seed", "backend", "hang_timeout"):
         if getattr(options, name):
             word = f"--{name.replace('_', '-')}"
-            raise PlanError(f"{word} and --no-python: only Python can do that; leave {word} out")
+            raise PlanError(
+                f"{word} and --no-python: only Python can do that; leave {word} out", code="XMP-P02"
+            )
     if shutil.which(options.target) is None:
         there = os.path.isfile(options.target)
         what = "is not executable (chmod +x)" if there else "is not found, nor on the PATH"
-        raise PlanError(f"--no-python: the program {options.target} {what}")
+        raise PlanError(f"--no-python: the program {options.target} {what}", code="XMP-P13")
     return Target("program")
 
 
@@ -106,11 +111,13 @@ def _imports(path: str, folder: str, source: bytes | None) -> tuple[str, ...]:
     try:
         return imports_of_file(path, folder, source)
     except OSError as error:
-        raise PlanError(f"{path} cannot be read: {error.strerror}") from None
+        raise PlanError(f"{path} cannot be read: {error.strerror}", code="XMP-P13") from None
     except (SyntaxError, ValueError) as error:
         # As Python says it, and with its exit status.
         lines = traceback.format_exception_only(type(error), error)
-        raise XmpError(f"{path} cannot be compiled:\n{''.join(lines).rstrip()}") from None
+        raise XmpError(
+            f"{path} cannot be compiled:\n{''.join(lines).rstrip()}", code="XMP-P13"
+        ) from None
 
 
 def _module_file(name: str) -> tuple[str, str]:
@@ -123,9 +130,11 @@ def _module_file(name: str) -> tuple[str, str]:
     if spec is not None and spec.submodule_search_locations is not None:
         spec, around = _found(f"{name}.__main__"), name
         if spec is None:
-            raise PlanError(f"-m {name}: it is a package without a __main__ module")
+            raise PlanError(f"-m {name}: it is a package without a __main__ module", code="XMP-P13")
     if spec is None:
-        raise PlanError(f"-m {name}: there is no such module in {os.getcwd()}, or installed")
+        raise PlanError(
+            f"-m {name}: there is no such module in {os.getcwd()}, or installed", code="XMP-P13"
+        )
     source = spec.origin or ""
     return source if spec.has_location and source.endswith(".py") else "", around
 

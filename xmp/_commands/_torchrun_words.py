@@ -59,20 +59,20 @@ def add(parser: argparse.ArgumentParser) -> None:
     streams = "1 (output), 2 (errors), 3 (both), or by local rank, as in 0:3,1:2"
     group.add_argument(
         "-t", "--tee", metavar="STREAMS",
-        help=f"files in --log-dir, and shown with --prefix: {streams}",
+        help=f"write these to --log-dir, and show them with --prefix: {streams}",
     )  # fmt: skip
     group.add_argument(
         "-r", "--redirects", metavar="STREAMS",
-        help="files in --log-dir, and not shown, except what --tee shows",
+        help="write these to --log-dir, and do not show them, except what --tee shows",
     )  # fmt: skip
     for name, how in (("monitor-interval", _SECONDS), ("run-path", _FLAG)):
         names = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))
-        group.add_argument(*names, help="accepted, and changes nothing", **how)
+        group.add_argument(*names, help="accepted, and without effect", **how)
     group.add_argument(
         "--local-ranks-filter", "--local_ranks_filter", metavar="RANKS",
         help="whose output is shown, by local rank",
     )  # fmt: skip
-    group.add_argument("--rdzv-id", "--rdzv_id", metavar="ID", help="TORCHELASTIC_RUN_ID")
+    group.add_argument("--rdzv-id", "--rdzv_id", metavar="ID", help="TORCHELASTIC_RUN_ID, a name")
     help_of = {
         "nnodes": "the number of hosts (default: as the scheduler's variables say, or 1)",
         "node_rank": "the index of this host, from 0",
@@ -81,7 +81,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "launchers meet at the port 1000 above it)",
         "rdzv_backend": "c10d: each host finds out which it is (or static, with --node-rank)",
         "rdzv_endpoint": "HOST:PORT, an address of one of the hosts, which is host 0 then",
-        "rdzv_conf": "accepted with one host",
+        "rdzv_conf": "accepted, and without effect, on one host; refused on several",
     }
     for name, text in help_of.items():
         spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
@@ -142,7 +142,8 @@ def _refuse_rendezvous(options: argparse.Namespace) -> None:
     if options.rdzv_conf is not None and _hosts.count(options) not in (None, 1):
         raise PlanError(
             f"--rdzv-conf {options.rdzv_conf}: leave it out; --start-timeout is how long the hosts "
-            "wait for each other"
+            "wait for each other",
+            code="XMP-P02",
         )
 
 
@@ -159,7 +160,7 @@ def _write_variables(options: argparse.Namespace) -> None:
 def _only(options: argparse.Namespace, word: str, name: str) -> None:
     given = getattr(options, name)
     if given is not None:
-        raise PlanError(f"{word} and --{name} {given}: give one of them")
+        raise PlanError(f"{word} and --{name} {given}: give one of them", code="XMP-P02")
 
 
 def _streams(options: argparse.Namespace, name: str) -> dict[int, int]:
@@ -168,7 +169,8 @@ def _streams(options: argparse.Namespace, name: str) -> dict[int, int]:
     if not _STREAMS.fullmatch(given):
         raise PlanError(
             f"--{name} {given}: give 0, 1 (standard output), 2 (standard error) or 3 (both), or "
-            "one of them for each local rank, as in 0:3,1:2"
+            "one of them for each local rank, as in 0:3,1:2",
+            code="XMP-P01",
         )
     if ":" not in given:
         return {_ALL: int(given)}

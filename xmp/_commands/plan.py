@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from xmp._os import probe
 from xmp._plan import planner
+from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, Request
 
 __all__ = ["run"]
@@ -32,7 +33,8 @@ def _recorded(path: Path) -> HostFacts:
     try:
         return planner.facts_from_json(_parsed(path))
     except ValueError as error:  # PlanError and JSONDecodeError are ValueErrors
-        raise ValueError(f"{path}: {error} ({_HOW})") from None
+        said = error._plain if isinstance(error, PlanError) else error
+        raise PlanError(f"{path}: {said} ({_HOW})", code="XMP-P01") from None
 
 
 def _parsed(path: Path) -> Any:

@@ -112,7 +112,8 @@ def _refuse_in_a_rank(over: _engine.Chosen | None) -> None:
         raise PlanError(
             f"{found.launcher} has started this command for one device ({found.given}), and each "
             "of its processes would launch a world of its own. Have it start the script itself, "
-            f"without xmp run. Or {found.advice}. {alone}"
+            f"without xmp run. Or {found.advice}. {alone}",
+            code="XMP-P09",
         )
 
 
@@ -123,7 +124,8 @@ def _launch(
     if options.start_method == "fork":
         raise PlanError(
             "--start-method fork: xmp run has no state that replicas could inherit. Allowed: "
-            "forkserver, spawn"
+            "forkserver, spawn",
+            code="XMP-P01",
         )
     named = ((name, getattr(options, name)) for name in _OF_SETTINGS)
     given = {name: value for name, value in named if value is not None}
@@ -164,7 +166,8 @@ def _refuse_without_gpu(request: Request) -> None:
     if plan.runtime not in _GPU_RUNTIMES:
         raise PlanError(
             "--nproc-per-node gpu: xmp finds no GPU that an installed framework can use, and would "
-            f"take runtime {plan.runtime!r} ({plan.why}). Give a number, or see `xmp doctor`"
+            f"take runtime {plan.runtime!r} ({plan.why}). Give a number, or see `xmp doctor`",
+            code="XMP-P06",
         )
 
 
@@ -192,7 +195,8 @@ def _chosen_here(text: str, request: Request) -> list[int]:
     if unknown:
         raise PlanError(
             f"--local-ranks-filter {text}: there is no local rank {', '.join(unknown)}; this "
-            f"launch has 0 to {len(replicas) - 1}"
+            f"launch has 0 to {len(replicas) - 1}",
+            code="XMP-P01",
         )
     return [each.rank for each in replicas if each.local_rank in local]
 

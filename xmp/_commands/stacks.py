@@ -7,9 +7,11 @@ file: neither the launcher nor the supervisor takes part.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pwd
 from collections.abc import Sequence
+from typing import Any
 
 from xmp._os import proc
 from xmp._os.probe import launches
@@ -28,7 +30,11 @@ def run(options: argparse.Namespace) -> int:
     """Print the stacks of each launch that the pid names."""
     if why := proc.foreign():
         raise XmpError(why)
-    for launch in find(options.pid):
+    found = find(options.pid)
+    if options.json:
+        print(json.dumps({"version": 1, "launches": [_as_json(each) for each in found]}, indent=1))
+        return 0
+    for launch in found:
         print(report(launch))
     return 0
 
@@ -80,11 +86,28 @@ def _what(launch: RunningLaunch) -> str:
     return f"{len(launch.replicas)} replicas, supervisor {launch.supervisor.pid}"
 
 
+def _stopped(launch: RunningLaunch) -> bool:
+    return launch.supervisor.state in "Tt"
+
+
+def _as_json(launch: RunningLaunch) -> dict[str, Any]:
+    """Return what docs/guide/commands.md describes, version 1."""
+    raise_descriptor_limit()  # two for each replica
+    return {
+        "launcher": launch.launcher,
+        "supervisor": launch.supervisor.pid,
+        "replicas": [process.pid for process in launch.replicas],
+        "stopped": _stopped(launch),
+        "program": launch.program,
+        "stacks": stacks_by_pid.of_replicas(launch.replicas),
+    }
+
+
 def report(launch: RunningLaunch) -> str:
     """Write what the replicas of a launch are doing, equal stacks once."""
     raise_descriptor_limit()  # two for each replica
     head = f"launch of process {launch.launcher}: {_what(launch)}"
-    if launch.supervisor.state in "Tt":
+    if _stopped(launch):
         head += " (stopped)"
     return "\n".join(
         [

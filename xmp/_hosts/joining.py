@@ -75,7 +75,7 @@ def _index(
                 continue  # an earlier launch of this machine may have ended
             raise StartError(
                 f"{error}\nHost 0 is the host of the job that can bind the port of "
-                f"--rdzv-endpoint. This one cannot: {taken}"
+                f"--rdzv-endpoint. This one cannot: {taken._plain}"
             ) from None
 
 

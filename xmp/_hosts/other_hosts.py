@@ -172,7 +172,8 @@ def _replace_latest(link: HostLink) -> None:
         if _latest.busy:
             raise PlanError(
                 "a launch of this program over several hosts runs already: join it before the next "
-                "one (the hosts could not agree which of two is which)"
+                "one (the hosts could not agree which of two is which)",
+                code="XMP-P09",
             )
         if not link.take_over(_latest):
             _latest.end()

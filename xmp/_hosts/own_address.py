@@ -56,7 +56,8 @@ def _found(meeting: HostMeeting, seconds: float) -> Found:
             raise StartError(
                 f"the name service of this host has not answered for {seconds:.3g} s what the "
                 f"address of host 0 is, whose name is {meeting.address!r}. Set MASTER_ADDR to the "
-                "IP address of host 0, on every host, or correct /etc/resolv.conf"
+                "IP address of host 0, on every host, or correct /etc/resolv.conf",
+                code="XMP-H04",
             ) from None
         except OSError as error:
             if signals.from_handler(error):

@@ -66,7 +66,8 @@ def _refused(error: OSError, names: str) -> Exception:
     if signals.from_handler(error):
         return error
     return StartError(
-        f"the file for {names} cannot be written: {error}. Set TMPDIR to a folder with room."
+        f"the file for {names} cannot be written: {error}. Set TMPDIR to a folder with room.",
+        code="XMP-S01",
     )
 
 

@@ -222,7 +222,8 @@ def _refuse_loopback_name(need: PortNeed, found: Sequence[str]) -> None:
     raise PortError(
         f"the other hosts are to reach this one as {need.address!r} (for {need.name!r}), but here "
         f"that name is {known}, which is each host itself. Set MASTER_ADDR to the IP address of "
-        "this host, on every host, or correct /etc/hosts."
+        "this host, on every host, or correct /etc/hosts.",
+        code="XMP-H04",
     )
 
 

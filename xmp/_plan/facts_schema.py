@@ -26,17 +26,22 @@ def checked(data: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in found.items():
         check, allowed = FIELDS[name]
         if not check(value):
-            raise PlanError(f"{name} is {_shown(value)}. Allowed: {allowed}, or null")
+            raise PlanError(
+                f"{name} is {_shown(value)}. Allowed: {allowed}, or null", code="XMP-P01"
+            )
     for name, keys in KEYS.items():
         for key, (check, allowed) in keys.items():
             value = found.get(name, {}).get(key)
             if value is not None and not check(value):
-                raise PlanError(f"{name}.{key} is {_shown(value)}. Allowed: {allowed}, or null")
+                raise PlanError(
+                    f"{name}.{key} is {_shown(value)}. Allowed: {allowed}, or null", code="XMP-P01"
+                )
     for name, number, kinds in WHOLE:
         if found.get(name) and not any(found[name].get(kind) for kind in kinds):
             what = f"{_shown(found[name])}, which does not say what they are"
             raise PlanError(
-                f"{name} is {what}. Allowed: {number} with {' or '.join(kinds)}, or {{}}"
+                f"{name} is {what}. Allowed: {number} with {' or '.join(kinds)}, or {{}}",
+                code="XMP-P01",
             )
     return found
 

@@ -64,7 +64,8 @@ def facts_from_json(data: Mapping[str, Any]) -> HostFacts:
     if given is True or given != VERSION:
         raise PlanError(
             f"facts of version {given!r} cannot be read. Allowed: version {VERSION}, as "
-            "`python -m xmp facts --json` writes it."
+            "`python -m xmp facts --json` writes it.",
+            code="XMP-P01",
         )
     values = checked(data)
     values.update({k: tuple(values[k]) for k in LISTS if k in values})

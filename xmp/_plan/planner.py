@@ -78,7 +78,7 @@ def plan(
     """
     known = (facts,) if isinstance(facts, HostFacts) else tuple(facts)
     if not known:
-        raise PlanError("facts=[] names no host. Give the facts of at least one.")
+        raise PlanError("facts=[] names no host. Give the facts of at least one.", code="XMP-P01")
     check_types(request)
     known = tuple(with_imports(request, facts) for facts in known)
     chosen = choose(request, known[0])
@@ -88,7 +88,7 @@ def plan(
     try:
         made = _planned(request, known, chosen, where, ports or {})
     except PlanError as error:
-        error.args = ("\n".join(filter(None, [str(error), choice])),)
+        error.args = ("\n".join(filter(None, [error._plain, choice])),)
         raise
     return replace(made, choice=choice)
 

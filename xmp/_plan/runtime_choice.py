@@ -158,4 +158,4 @@ def _words(error: XmpError) -> str:
             return ""  # an inner launch in the replica failed, and named its own choice
         said = "" if cause.kind == "raised" else cause.stderr
         return f"{cause.error_type}: {cause.message}\n{said}"
-    return str(error).partition("\n")[0].rpartition("failed: ")[2]
+    return error._plain.partition("\n")[0].rpartition("failed: ")[2]

@@ -140,7 +140,8 @@ def slice_of(generation: Generation, chips: Bounds, per_host: Bounds) -> Slice:
     if any(all_ % own for all_, own in zip(chips, per_host, strict=True)):
         raise PlanError(
             f"a {generation.name} slice of {_x(chips)} chips cannot be tiled by hosts of "
-            f"{_x(per_host)}. Check TPU_TOPOLOGY and TPU_CHIPS_PER_HOST_BOUNDS."
+            f"{_x(per_host)}. Check TPU_TOPOLOGY and TPU_CHIPS_PER_HOST_BOUNDS.",
+            code="XMP-P11",
         )
     return Slice(generation, chips, per_host)
 
@@ -159,20 +160,23 @@ def slice_of_type(text: str, chips_on_host: int | None = None) -> Slice:
             f"accelerator type {text!r} is not known. Known: "
             f"{', '.join(g.label for g in GENERATIONS)}, each with a number. "
             f'Use runtime="jax" with nprocs=1 (one process per host), and please report the '
-            "output of `python -m xmp facts --json`."
+            "output of `python -m xmp facts --json`.",
+            code="XMP-P11",
         )
     count, rest = divmod(int(number), generation.number_per_chip)
     if rest or count < 1:
         raise PlanError(
             f"accelerator type {text!r} is not a whole number of chips. Allowed: multiples of "
-            f"{generation.number_per_chip}."
+            f"{generation.number_per_chip}.",
+            code="XMP-P11",
         )
     most = 8 if count == 8 and 8 in generation.sizes else 4
     own = min(chips_on_host or most, count)
     if own not in HOST_SHAPES or count % own:
         raise PlanError(
             f"accelerator type {text!r} has {count} chips, which hosts of {own} chips cannot form. "
-            "Check TPU_ACCELERATOR_TYPE."
+            "Check TPU_ACCELERATOR_TYPE.",
+            code="XMP-P11",
         )
     return slice_of(generation, box_of(count, generation.flat), HOST_SHAPES[own])
 
@@ -185,7 +189,8 @@ def box_of(count: int, flat: bool) -> Bounds:
     """
     if count & (count - 1):
         raise PlanError(
-            f"{count} chips have no default shape. Set TPU_TOPOLOGY, for example to 4x4x12."
+            f"{count} chips have no default shape. Set TPU_TOPOLOGY, for example to 4x4x12.",
+            code="XMP-P11",
         )
     power = count.bit_length() - 1
     if flat:

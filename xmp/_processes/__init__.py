@@ -234,7 +234,7 @@ def _without_forks(call: Call) -> Call:
         return call.using(start_method="spawn")
     spawn = 'use start_method="spawn", or ' if patch.allows_spawn else ""
     how = f"{spawn}launch from a process that has not called it"
-    raise StartError(f"{patch.text}, and xmp cannot launch so: {how}")
+    raise StartError(f"{patch.text}, and xmp cannot launch so: {how}", code="XMP-S05")
 
 
 def _refuse_bare_host() -> None:

@@ -14,6 +14,11 @@
             └── ReplicaTimeout  TimeoutError  the launch took longer than a limit allows
 
 An argument of a wrong type is a ``TypeError``.
+
+Each error has a code, its kind of failure: its text shows it at the end of the first line, and
+``xmp explain`` has a page about it. Where an error is made the code is one keyword, as in
+``PlanError("…", code="XMP-P03")``; without it, it is that of the class. The table of
+``xmp/_explain/__init__.py`` has a row for each.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from typing import Any, ClassVar, Protocol
 
 __all__ = [
     "HostLost", "PlanError", "PortError", "ReplicaDied", "ReplicaError", "ReplicaRaised",
-    "ReplicaTimeout", "StartError", "XmpError", "brief", "wrong_type",
+    "ReplicaTimeout", "StartError", "XmpError", "brief", "code_in", "wrong_type",
 ]  # fmt: skip
 
 _reprs = reprlib.Repr()
@@ -46,9 +51,20 @@ def wrong_type(name: str, allowed: str, given: object) -> TypeError:
     return TypeError(f"{name} must be {allowed}, not {type(given).__name__}: {brief(given)}")
 
 
+def code_in(text: str) -> str:
+    """Return the code that the text of an error shows; "" without one.
+
+    Errors of other processes and hosts arrive as texts, and errors quote each other.
+    """
+    code = text.partition("\n")[0].removesuffix(":").rpartition(" [")[2]
+    return code[:-1] if code.startswith("XMP-") and code.endswith("]") else ""
+
+
 class XmpError(Exception):
     """Base class of every error that xmp itself raises."""
 
+    code: str = "XMP-X01"
+    """The kind of failure: ``xmp explain`` has a page about it. A number is never used again."""
     history: Sequence[Exception] = ()
     """With ``max_restarts``, the errors of the earlier attempts, oldest first."""
     _render_traceback_: ClassVar[Callable[[Any], list[str]]]
@@ -56,10 +72,27 @@ class XmpError(Exception):
     _ending: str = ""
     """The last part of the message; added text is inserted before it."""
 
+    def __init__(self, *args: object, code: str = "") -> None:
+        super().__init__(*args)
+        text = args[0] if args and isinstance(args[0], str) else ""
+        self.code = code or code_in(text) or type(self).code
+
+    def __str__(self) -> str:
+        """Return the text, with the code at the end of its first line."""
+        text = super().__str__()
+        first = text.partition("\n")[0]
+        said, shown = first.removesuffix(":"), f" [{self.code}]"
+        return text if not first or shown in first else f"{said}{shown}{text[len(said) :]}"
+
+    @property
+    def _plain(self) -> str:
+        """The text without the code, for other texts that quote it."""
+        return str(self).replace(f" [{self.code}]", "", 1)
+
     def _add(self, text: str) -> None:
         """Add a paragraph, unless the message has it."""
         if text and text not in str(self):
-            said = str(self).removesuffix(self._ending)
+            said = self._plain.removesuffix(self._ending)
             self.args = (f"{said}\n\n{text}{self._ending}", *self.args[1:])
 
 
@@ -69,16 +102,21 @@ class PlanError(XmpError, ValueError):
     The message says what was given, what is allowed and what to do.
     """
 
+    code = "XMP-P00"
+
 
 class PortError(XmpError, RuntimeError):
     """A port that the plan needs could not be held."""
 
+    code = "XMP-O01"
     _elsewhere = ""
     """The need's name, if this host lacks the address, cannot resolve it or has the port in use."""
 
 
 class StartError(XmpError, RuntimeError):
     """A process of xmp did not start. The message names it, and the limit that it hit."""
+
+    code = "XMP-S01"
 
 
 class HostLost(XmpError, RuntimeError):
@@ -87,6 +125,7 @@ class HostLost(XmpError, RuntimeError):
     Its replicas may have raised because of that; the message names the host.
     """
 
+    code = "XMP-H01"
     host: str = ""
     """The name of that host, as far as it is known."""
     host_index: int = -1
@@ -159,11 +198,14 @@ class ReplicaError(XmpError, RuntimeError):
     the text, the local rank, the pid (torch 2.13, torch/multiprocessing/spawn.py).
     """
 
-    def __init__(self, msg: str = "", error_index: int = -1, error_pid: int = -1) -> None:
-        super().__init__(msg)
+    def __init__(
+        self, msg: str = "", error_index: int = -1, error_pid: int = -1, *, code: str = ""
+    ) -> None:
+        super().__init__(msg, code=code)
         self.rank = self.local_rank = error_index
         self.pid = error_pid
 
+    code = "XMP-R01"
     rank: int = -1
     """Its global rank."""
     local_rank: int = -1
@@ -224,6 +266,8 @@ class ReplicaRaised(ReplicaError):
 class ReplicaDied(ReplicaError):
     """A replica's process ended without returning from the user's function."""
 
+    code = "XMP-R02"
+
     def __init__(
         self,
         msg: str = "",
@@ -231,13 +275,17 @@ class ReplicaDied(ReplicaError):
         error_pid: int = -1,
         exit_code: int | None = None,
         signal_name: str | None = None,
+        *,
+        code: str = "",
     ) -> None:
-        super().__init__(msg, error_index, error_pid)
+        super().__init__(msg, error_index, error_pid, code=code)
         self.exit_code, self.signal_name = exit_code, signal_name
 
 
 class ReplicaTimeout(ReplicaError, TimeoutError):
     """A launch took longer than ``timeout``, ``start_timeout`` or ``hang_timeout`` allows."""
+
+    code = "XMP-T01"
 
 
 def _table(error: ReplicaError) -> str:

@@ -44,7 +44,8 @@ def fake_chips(count: int = 4) -> AbstractContextManager[None]:
         raise wrong_type("count", "a whole number", count)
     if not 1 <= count <= _MOST:
         raise PlanError(
-            f"count={count}: give a number of chips from 1 to {_MOST}; 1, 2, 4 or 8 are used"
+            f"count={count}: give a number of chips from 1 to {_MOST}; 1, 2, 4 or 8 are used",
+            code="XMP-P01",
         )
     return _Pretended(count)
 
@@ -78,7 +79,8 @@ class _Pretended(ContextDecorator, AbstractContextManager[None]):
                     raise PlanError(
                         f"fake_chips({self.count}): another thread is inside "
                         f"fake_chips({entry.pretended.count}), and the environment that says the "
-                        "number is that of all threads. Enter one around the threads."
+                        "number is that of all threads. Enter one around the threads.",
+                        code="XMP-P10",
                     )
             if not _open:
                 _before.update({name: os.environ.get(name) for name in (_CHIPS, _VISIBLE)})

@@ -41,7 +41,9 @@ def recorded_facts(name: str) -> HostFacts:
         near = get_close_matches(name, RECORDED, 1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
         known = ", ".join(RECORDED)
-        raise PlanError(f"no facts are recorded as {name!r}.{meant} Recorded hosts: {known}.")
+        raise PlanError(
+            f"no facts are recorded as {name!r}.{meant} Recorded hosts: {known}.", code="XMP-P01"
+        )
     from xmp._plan import planner
 
     return planner.facts_from_json(json.loads((FOLDER / f"{name}.json").read_text("utf-8")))

@@ -168,7 +168,7 @@ class HostLink:
             ours.close()
             self._lifeline.close()
             raise StartError(
-                f"the process that connects the hosts did not start: {error}"
+                f"the process that connects the hosts did not start: {error}", code="XMP-S01"
             ) from None
         finally:
             theirs.close()
@@ -227,11 +227,15 @@ class HostLink:
         end = time.monotonic() + self._limit + _END_WAIT
         while not answered():
             if self._refusal is not None:
-                raise (PlanError if self._refusal.plan else StartError)(self._refusal.text)
+                if self._refusal.plan:
+                    raise PlanError(self._refusal.text, code="XMP-H03")
+                raise StartError(self._refusal.text, code="XMP-H02")
             if self.verdict is not None:
-                raise StartError(self.verdict.text)
+                raise StartError(self.verdict.text, code="XMP-H02")
             if time.monotonic() >= end:
-                raise StartError(f"the roll call was not answered within {self._limit:g} s")
+                raise StartError(
+                    f"the roll call was not answered within {self._limit:g} s", code="XMP-H02"
+                )
             poller = select.poll()
             poller.register(self, select.POLLIN)
             signals.interruptible(poller.poll, 1000)

@@ -44,18 +44,22 @@ def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[
     if engine is None and hosts is None:
         raise PlanError(
             'runtime_env= without engine=: Ray alone prepares hosts by it. Give engine="ray" and '
-            "hosts=, or env= for variables of replicas"
+            "hosts=, or env= for variables of replicas",
+            code="XMP-P02",
         )
     if engine is None:
         raise PlanError(
             f"hosts={brief(hosts)} without engine=: say what starts the function on the hosts. "
             'Allowed: engine="ray" (hosts of a Ray cluster), "local" (hosts that this machine '
             "plays, for tests). Where a scheduler starts this program on each host, give neither: "
-            "the program calls xmp.spawn there"
+            "the program calls xmp.spawn there",
+            code="XMP-H05",
         )
     found: Engine = _found(engine, known)
     if hosts is None:
-        raise PlanError(f"engine={engine!r} without hosts=: give the number of hosts, from 1 up")
+        raise PlanError(
+            f"engine={engine!r} without hosts=: give the number of hosts, from 1 up", code="XMP-H05"
+        )
     count = found.checked(hosts)
     return (found if runtime_env is None else found.with_runtime_env(runtime_env)), count
 
@@ -73,7 +77,8 @@ def _found(name: str, known: Sequence[str]) -> Engine:
     meant = f". Did you mean {near[0]!r}?" if near else ""
     raise PlanError(
         f"engine={brief(name)}: xmp has no engine of this name. Allowed: "
-        f"{', '.join(map(repr, allowed))}{meant}"
+        f"{', '.join(map(repr, allowed))}{meant}",
+        code="XMP-H05",
     )
 
 
@@ -86,7 +91,7 @@ def count_of(hosts: object, otherwise: str = "") -> int:
     if count is None or isinstance(hosts, bool):
         raise wrong_type("hosts", f"a whole number from 1 up{otherwise}", hosts)
     if count < 1:
-        raise PlanError(f"hosts={count}: give a whole number from 1 up{otherwise}")
+        raise PlanError(f"hosts={count}: give a whole number from 1 up{otherwise}", code="XMP-H05")
     return count
 
 

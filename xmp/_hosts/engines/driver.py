@@ -54,7 +54,8 @@ def _refuse(call: Call) -> None:
     if call.settings.start_method == "fork":
         raise PlanError(
             'start_method="fork" with engine=: the replicas of a host are started by an agent '
-            'there, and are no forks of this process. Allowed: "forkserver", "spawn"'
+            'there, and are no forks of this process. Allowed: "forkserver", "spawn"',
+            code="XMP-P02",
         )
 
 
@@ -151,7 +152,8 @@ def _refuse_different(first: HostFound, plan: JobPlan, host: HostFound, other: J
     if plan.runtime != other.runtime:
         raise PlanError(
             f"the hosts differ: {names[0]} would use runtime {plan.runtime!r} ({plan.why}) and "
-            f"{names[1]} {other.runtime!r} ({other.why}). Pass runtime= with one that all have"
+            f"{names[1]} {other.runtime!r} ({other.why}). Pass runtime= with one that all have",
+            code="XMP-H03",
         )
     counts = [len(each.hosts[0].replicas) for each in (plan, other)]
     if counts[0] != counts[1]:
@@ -159,7 +161,8 @@ def _refuse_different(first: HostFound, plan: JobPlan, host: HostFound, other: J
             f"the hosts differ: {names[0]} takes {counts[0]} replicas "
             f"({dict(plan.sources)['replicas']}) and {names[1]} {counts[1]} "
             f"({dict(other.sources)['replicas']}), and all run as many as the others. Give "
-            f"nprocs={min(counts)}, or hosts that are alike"
+            f"nprocs={min(counts)}, or hosts that are alike",
+            code="XMP-H03",
         )
 
 

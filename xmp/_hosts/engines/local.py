@@ -58,25 +58,28 @@ class LocalEngine:
         if count > MOST:
             raise PlanError(
                 f"hosts={count}: one machine can play {MOST} hosts at most (127.0.0.2 to "
-                "127.0.0.254). Give fewer"
+                "127.0.0.254). Give fewer",
+                code="XMP-H05",
             )
         if sys.platform != "linux":
             raise PlanError(
                 f'engine="local" needs Linux, where all of 127.0.0.0/8 is this machine; '
-                f"{sys.platform} has 127.0.0.1 alone. Use xmp.spawn"
+                f"{sys.platform} has 127.0.0.1 alone. Use xmp.spawn",
+                code="XMP-P04",
             )
         return count
 
     def with_runtime_env(self, runtime_env: object) -> LocalEngine:
         raise PlanError(
             'engine="local" with runtime_env=: Ray alone prepares hosts by it. Give engine="ray", '
-            "or env= for variables of replicas"
+            "or env= for variables of replicas",
+            code="XMP-P02",
         )
 
     def group(self, hosts: int, request: Request, call: Call) -> LocalGroup:
         why = resources.too_many(hosts * (request.nprocs or 1))
         if why:
-            raise PlanError(f"hosts={hosts}, nprocs={request.nprocs}: {why}")
+            raise PlanError(f"hosts={hosts}, nprocs={request.nprocs}: {why}", code="XMP-P03")
         group = self._pool.taken((hosts,), lambda: LocalGroup(hosts, self._pool))
         group.imports = _host.expected_imports(request, call)
         return group
@@ -153,7 +156,8 @@ class LocalGroup:
                 raise PlanError(
                     f'engine="local" with runtime={plan.runtime!r}: several hosts on one machine '
                     f'would use the same devices ({replica.device}). Give runtime="cpu", or set '
-                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn"
+                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn",
+                    code="XMP-P06",
                 )
 
     def inherited(self) -> dict[str, str]:
@@ -186,7 +190,8 @@ class LocalGroup:
         except OSError as error:
             index = len(self._agents)
             raise StartError(
-                f"the agent of host {index} of {len(self.hosts)} did not start: {error}"
+                f"the agent of host {index} of {len(self.hosts)} did not start: {error}",
+                code="XMP-S01",
             ) from error
         return self._agents
 

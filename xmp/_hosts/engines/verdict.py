@@ -175,7 +175,9 @@ def _without_replicas(launch: LaunchOverHosts, verdict: HostFailure | None) -> N
         launch.outcome.broken = _as_error([*named, *failed][0])
     elif launch.asked_to_end and any(host.lost for host in launch.hosts):
         why = launch.outcome.ended_by or "its launcher got a signal"
-        launch.outcome.broken = StartError(f"the launch was ended before its replicas ran: {why}")
+        launch.outcome.broken = StartError(
+            f"the launch was ended before its replicas ran: {why}", code="XMP-R06"
+        )
 
 
 def _as_error(host: Host) -> BaseException:

@@ -167,11 +167,12 @@ class TorchXla(TorchDist):
         if "spmd" in self._info.settings:
             raise PlanError(
                 "with XLA_USE_SPMD one program has all devices, and XLA averages the gradients of "
-                "a sharded batch itself: leave data_parallel out"
+                "a sharded batch itself: leave data_parallel out",
+                code="XMP-P15",
             )
         scope = self if group is None else self.members(group)
         if scope is None:
-            raise PlanError(NO_GROUPS)
+            raise PlanError(NO_GROUPS, code="XMP-P12")
         return scope
 
     def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:

@@ -86,7 +86,8 @@ def placement(
         per_device.refuse(facts.env)
     if own and by_hand and _numbers(own) != _numbers(by_hand):
         raise PlanError(
-            f"{_said(by_hand)}, but {_said(own)}. Give the same numbers, or leave one out."
+            f"{_said(by_hand)}, but {_said(own)}. Give the same numbers, or leave one out.",
+            code="XMP-P08",
         )
     is_open = False
     if by_hand is not None and by_hand.index < 0:
@@ -127,13 +128,15 @@ def _with_index(
         if on_tpu:
             raise PlanError(
                 f"{by_hand.name}: the hosts of a TPU have worker ids, by which they are wired, and "
-                "this one has none. Start one process on each worker of a slice, without --nnodes"
+                "this one has none. Start one process on each worker of a slice, without --nnodes",
+                code="XMP-P11",
             )
         return replace(by_hand, index=0), True
     if len(found.addresses) != count:
         raise PlanError(
             f"{by_hand.name}: {count} hosts, but {_said(found)}. Give the same number, or "
-            "--node-rank, which counts more"
+            "--node-rank, which counts more",
+            code="XMP-P08",
         )
     return replace(by_hand, index=found.index), False
 
@@ -152,7 +155,8 @@ def _find(facts: HostFacts, on_tpu: bool, by_hand: Cluster | None) -> Cluster | 
         what = "Name the hosts" if by_hand else "Start one process on each worker"
         raise PlanError(
             f"{_said(general)}, but the TPU runtime says worker {found[1]} of {found[0]}. {what} "
-            "of the whole slice, in the order of TPU_WORKER_ID."
+            "of the whole slice, in the order of TPU_WORKER_ID.",
+            code="XMP-P08",
         )
     return cluster
 
@@ -177,7 +181,8 @@ def _refuse_loopback(cluster: Cluster) -> None:
         raise PlanError(
             f"{cluster.name}: the job has {len(cluster.addresses)} hosts, but the address of host "
             f"0 is {host}, which is each host itself. {_set_address(cluster)} to an address of "
-            f"host 0 that the others reach, or {_alone(cluster)} to launch on this host alone."
+            f"host 0 that the others reach, or {_alone(cluster)} to launch on this host alone.",
+            code="XMP-H04",
         )
 
 
@@ -193,7 +198,8 @@ def _check_meeting_place(cluster: Cluster) -> None:
     """Raise PlanError for what is no host, or no port, wherever it comes from."""
     if cluster.port > MOST_PORT:
         raise PlanError(
-            f"{_said(cluster)}, and that the hosts meet at port {cluster.port}. Allowed: {PORTS}."
+            f"{_said(cluster)}, and that the hosts meet at port {cluster.port}. Allowed: {PORTS}.",
+            code="XMP-P08",
         )
     host, port = split_port(cluster.coordinator)
     # Without an address the XRT runtime says which variable of its own has none.
@@ -201,13 +207,15 @@ def _check_meeting_place(cluster: Cluster) -> None:
         raise PlanError(
             f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator!r}. Allowed: an "
             "address, or a name with 1 to 63 letters between two dots, without a port, which "
-            f"{'port=' if cluster.by_call else 'MASTER_PORT'} sets."
+            f"{'port=' if cluster.by_call else 'MASTER_PORT'} sets.",
+            code="XMP-H04",
         )
     if is_no_hosts_own(cluster.coordinator):
         raise PlanError(
             f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator}, which no host "
             f"has to itself (multicast or broadcast). {_set_address(cluster)} to an address of "
-            "host 0."
+            "host 0.",
+            code="XMP-H04",
         )
 
 
@@ -224,7 +232,8 @@ def _all_known(known: Sequence[HostFacts], on_tpu: bool) -> Placement:
     if sorted(i for i in indices if i is not None) != list(range(len(known))):
         raise PlanError(
             f"the given hosts are workers {indices}. Allowed: each of 0 to {len(known) - 1} once. "
-            "Give the facts of every host of the slice."
+            "Give the facts of every host of the slice.",
+            code="XMP-P11",
         )
     order = sorted(range(len(known)), key=lambda i: indices[i] or 0)
     places = tuple(Place(n, known[i].address, known[i]) for n, i in enumerate(order))

@@ -81,7 +81,9 @@ def number(
         return int(text)
     what = "is out of range" if INTEGER.fullmatch(text) else "is not a number"
     said = f"{name}={text!r} {what}"
-    raise PlanError(f"{said}. Allowed: {allowed or f'{least} to {most}, or unset'}.")
+    raise PlanError(
+        f"{said}. Allowed: {allowed or f'{least} to {most}, or unset'}.", code="XMP-P08"
+    )
 
 
 def count(env: Mapping[str, str], name: str) -> int | None:
@@ -97,7 +99,8 @@ def nodes(env: Mapping[str, str]) -> int | None:
     if ELASTIC.fullmatch(text):
         raise PlanError(
             f"{name}={text!r} is a range, as torchrun's elastic jobs have. xmp joins a fixed "
-            f"number of hosts: set {name} to that number, the same on every host."
+            f"number of hosts: set {name} to that number, the same on every host.",
+            code="XMP-P08",
         )
     return number(env, name, least=1)
 
@@ -113,7 +116,9 @@ def index_of(env: Mapping[str, str], name: str, size: str, count: int | None) ->
     allowed = f"0 to {count - 1}"
     index = number(env, name, allowed=allowed)
     if index is not None and index >= count:
-        raise PlanError(f"{name}={index} does not fit {size}={count}. Allowed: {allowed}.")
+        raise PlanError(
+            f"{name}={index} does not fit {size}={count}. Allowed: {allowed}.", code="XMP-P08"
+        )
     return index
 
 
@@ -130,7 +135,8 @@ def master(
     if its_port:
         raise PlanError(
             f"{launcher.address}={given!r} has a port. Set {launcher.address}={host} and "
-            f"{launcher.port}={its_port}."
+            f"{launcher.port}={its_port}.",
+            code="XMP-P08",
         )
     port = number(env, launcher.port, most=MOST_PORT, allowed=PORTS)
     return host or otherwise, port or 0

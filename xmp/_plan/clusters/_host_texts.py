@@ -62,7 +62,9 @@ def expand(text: str, variable: str = "") -> tuple[str, ...]:
     """
     entries = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
     if ",".join(entries) != text:  # cut off inside brackets: the names of other hosts
-        raise PlanError(f'{variable}: {text!r} is malformed. Allowed: "n[08-10,12],x".')
+        raise PlanError(
+            f'{variable}: {text!r} is malformed. Allowed: "n[08-10,12],x".', code="XMP-P08"
+        )
     names: list[str] = []
     for entry in entries:
         before, bracket, rest = entry.partition("[")
@@ -73,7 +75,9 @@ def expand(text: str, variable: str = "") -> tuple[str, ...]:
         for part in ranges.split(","):
             first, _, last = part.partition("-")
             if not (is_number(first) and is_number(last or first)):
-                raise PlanError(f'{variable}: {entry!r} is malformed. Allowed: "n[08-10,12],x".')
+                raise PlanError(
+                    f'{variable}: {entry!r} is malformed. Allowed: "n[08-10,12],x".', code="XMP-P08"
+                )
             for value in range(int(first), int(last or first) + 1):
                 names += expand(f"{before}{value:0{len(first)}d}{after}", variable)
     return tuple(names)

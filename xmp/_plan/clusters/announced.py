@@ -64,7 +64,8 @@ def refuse(env: Env) -> None:
             raise PlanError(
                 f"{given}: {found.what}. A launch of this host alone would train apart from the "
                 f"others. To train as one job, {found.advice}. To launch on this host alone, set "
-                "NNODES=1."
+                "NNODES=1.",
+                code="XMP-P08",
             )
         if found:
             return

@@ -36,7 +36,8 @@ def find_kubeflow(facts: HostFacts) -> Cluster | None:
     index, count, address, port, name = found
     if index >= count:
         raise PlanError(
-            f"{name}: pod {index} does not fit {count} pods. Allowed: 0 to {count - 1}."
+            f"{name}: pod {index} does not fit {count} pods. Allowed: 0 to {count - 1}.",
+            code="XMP-P08",
         )
     if is_loopback(address) and index == 0 and MASTER_POD.fullmatch(facts.hostname):
         address = facts.hostname  # operators before 1.4 give the master pod "localhost"
@@ -80,7 +81,8 @@ def find_indexed(facts: HostFacts) -> Cluster | None:
     if index >= count:
         raise PlanError(
             f"{row.host}={index} does not fit {row.hosts}={count}. Set {row.hosts} to the Job's "
-            "completions."
+            "completions.",
+            code="XMP-P08",
         )
     address, port = master(env)
     address = address or _first_pod(facts.hostname, index)
@@ -94,6 +96,7 @@ def _first_pod(hostname: str, index: int) -> str:
     if not pod.endswith(f"-{index}"):
         raise PlanError(
             f"{INDEXED_JOB.host}={index}, but this pod is called {hostname!r}, so pod 0's name is "
-            "not known. Set MASTER_ADDR to it in the manifest (with a headless service)."
+            "not known. Set MASTER_ADDR to it in the manifest (with a headless service).",
+            code="XMP-H04",
         )
     return f"{pod[: -len(str(index))]}0{dot}{domain}"

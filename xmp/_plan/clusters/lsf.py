@@ -25,7 +25,8 @@ def find(facts: HostFacts) -> Cluster | None:
         raise PlanError(
             f"{LSF.rank}={task} on {facts.hostname}, but the hosts of this LSF job are "
             f"{' '.join(hosts)}. Start one task on each, in this order: "
-            f'blaunch -z "{" ".join(hosts)}" python …'
+            f'blaunch -z "{" ".join(hosts)}" python …',
+            code="XMP-P08",
         )
     address, port = master(facts.env, otherwise=hosts[0])
     name = f"{LSF.name} ({LSF.rank}, {LSF.lists[0][0]})"

@@ -29,7 +29,8 @@ def find(facts: HostFacts) -> Cluster | None:
     if not address:
         raise PlanError(
             f"{row.hosts}={count} hosts, but {row.address} is not set. Set it to the address of "
-            f"host 0 on every host, and {row.port} as well unless {DOCUMENTED_PORT} is free there."
+            f"host 0 on every host, and {row.port} as well unless {DOCUMENTED_PORT} is free there.",
+            code="XMP-H04",
         )
     name = f"{row.host}={index}, {row.hosts}"
     return Cluster(name, index, only_first(address, count), address, port)
@@ -50,14 +51,16 @@ def by_hand(world: WorldByHand | HostsByHand, local: int) -> Cluster:
         raise PlanError(
             f"rank_start={start} and world_size={size} do not fit {local} replicas on each host. "
             f"Allowed: multiples of {local}, rank_start below world_size. nprocs= changes the "
-            "number on each host."
+            "number on each host.",
+            code="XMP-H05",
         )
     hosts = size // local
     if hosts > 1 and not world.master_ip:
         raise PlanError(
             f"world_size={size} with {local} replicas on each host is {hosts} hosts, but master_ip "
             f"is not given. Give the address of host 0 on every host, and port= unless "
-            f"{DOCUMENTED_PORT} is free there."
+            f"{DOCUMENTED_PORT} is free there.",
+            code="XMP-H04",
         )
     addresses = only_first(world.master_ip, hosts)
     name = f"rank_start={start}, world_size={size}"

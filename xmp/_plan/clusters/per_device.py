@@ -140,7 +140,8 @@ def refuse(environ: Env) -> None:
     raise PlanError(
         f"{found.launcher} has started this process for one device, as rank {info.rank} of "
         f"{info.world_size} ({found.given}): a launch in each of them would make a world of its "
-        f"own. {way}."
+        f"own. {way}.",
+        code="XMP-P09",
     )
 
 
@@ -258,7 +259,8 @@ def _check_half(environ: Env) -> None:
         given = ", ".join(f"{name}={environ[name]}" for name in (row.world, row.address, row.port))
         raise PlanError(
             f"{given}: this is one of {world} processes, but {row.rank} is not set. Set it in each "
-            "of them, from 0 up, or unset all of these to launch from this process"
+            "of them, from 0 up, or unset all of these to launch from this process",
+            code="XMP-P08",
         )
 
 
@@ -279,12 +281,14 @@ def _check(launcher: Launcher, environ: Env) -> None:
         if text and not (text.isascii() and text.isdecimal() and int(text[:20]) < _MOST):
             raise PlanError(
                 f"{name}={environ[name]!r} beside {_given(launcher, environ)} is not a number that "
-                "a launcher sets. Set it right, or unset all of them to launch from this process"
+                "a launcher sets. Set it right, or unset all of them to launch from this process",
+                code="XMP-P08",
             )
     for rank, size in pairs:
         index, most = count(environ, rank), count(environ, size)
         if index is not None and most is not None and index >= most:
             raise PlanError(
                 f"{rank}={index} does not fit {size}={most}. Allowed: 0 to {most - 1}. Set them "
-                "right, or unset both to launch from this process"
+                "right, or unset both to launch from this process",
+                code="XMP-P08",
             )

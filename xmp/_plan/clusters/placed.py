@@ -58,7 +58,7 @@ def _by_row(row: Launcher, facts: HostFacts) -> Cluster | None:
     index, count = place
     address, port = master(facts.env, otherwise=_address(row, facts, count))
     if not address:
-        raise PlanError(f"{row.world}={count}, but {row.no_address}")
+        raise PlanError(f"{row.world}={count}, but {row.no_address}", code="XMP-H04")
     name, job = f"{row.name} ({row.rank}, {row.world})", row.job_in(facts.env)
     return Cluster(name, index, only_first(address, count), address, port, job)
 

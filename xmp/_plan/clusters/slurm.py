@@ -32,7 +32,8 @@ def find(facts: HostFacts) -> Cluster | None:
     if index is None or index >= nodes or len(addresses) != nodes:
         raise PlanError(
             f"{SLURM.host}={env.get(SLURM.host)!r}, {SLURM.hosts}={nodes} and {LIST}={env[LIST]!r} "
-            "disagree. Start one task per node with srun --ntasks-per-node=1."
+            "disagree. Start one task per node with srun --ntasks-per-node=1.",
+            code="XMP-P08",
         )
     # A batch script sets MASTER_ADDR where a node's name is not the address for the others.
     first, port = master(env, otherwise=addresses[0])

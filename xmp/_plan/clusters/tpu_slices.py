@@ -37,7 +37,8 @@ def find_gke(facts: HostFacts) -> Cluster | None:
     if index is None or index >= len(names):
         raise PlanError(
             f"{NAMES} has {len(names)} hosts, but {WORKER}={facts.env.get(WORKER)!r}. Set it to "
-            f"this host's position in the list, 0 to {len(names) - 1}."
+            f"this host's position in the list, 0 to {len(names) - 1}.",
+            code="XMP-P11",
         )
     return _join_slices(facts, f"{NAMES}, {WORKER}", index, _addresses(names))
 
@@ -67,7 +68,8 @@ def find_gce(facts: HostFacts) -> Cluster | None:
     if not is_number(worker) or int(worker) >= len(addresses):
         raise PlanError(
             f"the metadata server lists {len(addresses)} workers, but {AGENT}={worker!r}. "
-            "Set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID yourself."
+            "Set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID yourself.",
+            code="XMP-P11",
         )
     return _join_slices(facts, f"metadata ({AGENT}, {ENDPOINTS})", int(worker), addresses)
 
@@ -87,7 +89,8 @@ def _join_slices(facts: HostFacts, name: str, worker: int, addresses: tuple[str,
         return Cluster(name, worker, addresses, "127.0.0.1" if single else addresses[0])
     if index >= count:
         raise PlanError(
-            f"{SLICE}={index} does not fit {SLICES}={count}. Allowed: 0 to {count - 1}."
+            f"{SLICE}={index} does not fit {SLICES}={count}. Allowed: 0 to {count - 1}.",
+            code="XMP-P11",
         )
     size = len(addresses)
     hosts = [""] * (size * count)

@@ -72,7 +72,8 @@ def get(name: str, source: str = "runtime") -> Runtime:
     allowed = (r.name for r in _table() if not r.for_tests or guess == f'"{r.name}"')
     raise PlanError(
         f"{source}={brief(name)} is not known.{instead} Allowed: {', '.join((*allowed, *others))}, "
-        "or leave it out."
+        "or leave it out.",
+        code="XMP-P06",
     )
 
 

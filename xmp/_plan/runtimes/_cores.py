@@ -57,7 +57,9 @@ def bound_cores(bind: bool | str | None, facts: HostFacts, local: int, n: int) -
         return _slice(facts.cpus, local, n)
     if bind == "numa":
         return _node(facts, local, n)
-    raise PlanError(f'bind={brief(bind)} is not known. Allowed: True or "cores", "numa", None.')
+    raise PlanError(
+        f'bind={brief(bind)} is not known. Allowed: True or "cores", "numa", None.', code="XMP-P01"
+    )
 
 
 def _slice(cpus: tuple[int, ...], local: int, n: int) -> tuple[int, ...]:

@@ -71,7 +71,10 @@ def visible_gpus(mask: str | None, count: int, name: str = CUDA_MASK) -> tuple[s
         if not text or text.startswith("-") or (is_number(text) and count and int(text) >= count):
             break
         if text in entries:
-            raise PlanError(f"{name}={mask} repeats {text}, which hides every GPU. Name it once.")
+            raise PlanError(
+                f"{name}={mask} repeats {text}, which hides every GPU. Name it once.",
+                code="XMP-P07",
+            )
         entries.append(text)
     return tuple(entries)
 
@@ -97,7 +100,8 @@ def gpu_fit(visible: tuple[str, ...], facts: HostFacts, mask: str, runtime: str)
         raise PlanError(
             f"this host has no GPU that runtime {runtime!r} may use"
             + (f" ({mask}={inherited!r})" if inherited is not None else "")
-            + '. Use runtime="cpu", or check the driver with `python -m xmp facts`.'
+            + '. Use runtime="cpu", or check the driver with `python -m xmp facts`.',
+            code="XMP-P06",
         )
     numbers = tuple(range(1, len(visible) + 1))
     return Fit(len(visible), numbers, seen, 'runtime="cpu" takes any number.')

@@ -109,7 +109,8 @@ def _addresses(job: Job, hosts: range) -> list[str]:
         if not name:
             raise PlanError(
                 f"the address of host {host} is not known; libtpu needs the address of every host. "
-                "Set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID."
+                "Set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID.",
+                code="XMP-H04",
             )
         shown = f"[{name}]" if ":" in name else name
         entries += [f"{shown}:{job.port(_process_need(job, host, i))}" for i in range(processes)]
@@ -139,7 +140,8 @@ def chosen_units(job: Job, place: Place, visible: tuple[str, ...], count: int) -
     if numbers != list(range(start, start + count)) or start % count:
         raise PlanError(
             f"devices={list(devices)}: chips {', '.join(units)} do not lie in one box. Allowed: "
-            f"{count} neighbours in ascending order, the first a multiple of {count}."
+            f"{count} neighbours in ascending order, the first a multiple of {count}.",
+            code="XMP-P11",
         )
     return units
 

@@ -80,7 +80,8 @@ def check_meeting(job: Job, needs: Sequence[PortNeed]) -> None:
         if need.name != CARRIER and need.port == carrier.port:
             raise PlanError(
                 f"port {carrier.port} is needed twice: for {need.name!r}, and because "
-                f"{carrier.purpose}. Give all hosts another {carrier.moved_by}."
+                f"{carrier.purpose}. Give all hosts another {carrier.moved_by}.",
+                code="XMP-O01",
             )
 
 

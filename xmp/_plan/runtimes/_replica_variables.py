@@ -161,7 +161,8 @@ def check_read_at_import(
             raise PlanError(
                 f"env= gives {name} a different value on some ranks, but {name} is read at the "
                 "start of Python or by an import, and forked replicas share their imports. Give "
-                'one value for all, or pass start_method="spawn".'
+                'one value for all, or pass start_method="spawn".',
+                code="XMP-P05",
             )
     quiet = dict(plan.fork_rules.quiet)
     for name, value in plan.env:
@@ -171,12 +172,14 @@ def check_read_at_import(
             raise PlanError(
                 f'env={{{name!r}: {value!r}}} has no effect under start_method="fork": {name} is '
                 "read at the start of Python or by an import, and the replicas are forks of this "
-                'process, which has read it. Pass start_method="spawn" or "forkserver".'
+                'process, which has read it. Pass start_method="spawn" or "forkserver".',
+                code="XMP-P05",
             )
         if quiet.get(name, value) != value:
             raise PlanError(
                 f"env={{{name!r}: {value!r}}}: xmp imports with {name}={quiet[name]} before it "
-                'forks the replicas, and only imports read it. Pass start_method="spawn".'
+                'forks the replicas, and only imports read it. Pass start_method="spawn".',
+                code="XMP-P05",
             )
 
 

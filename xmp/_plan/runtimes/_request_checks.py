@@ -31,10 +31,13 @@ def check_types(request: Request) -> None:
             raise TypeError(f"{name}={brief(value)} is a {kind}. Allowed: an int, or None.")
         if value < least or value == 0:
             raise PlanError(
-                f"{name}={value} is too small. Allowed: 1 or more; None for the default."
+                f"{name}={value} is too small. Allowed: 1 or more; None for the default.",
+                code="XMP-P01",
             )
         if value > _MOST:
-            raise PlanError(f"{name}={value} is too large. Allowed: {_MOST} at most.")
+            raise PlanError(
+                f"{name}={value} is too large. Allowed: {_MOST} at most.", code="XMP-P01"
+            )
 
 
 def check_installed(runtime: Runtime, facts: HostFacts) -> None:
@@ -43,7 +46,8 @@ def check_installed(runtime: Runtime, facts: HostFacts) -> None:
         extra = runtime.distribution or runtime.package.replace("_", "-")
         raise PlanError(
             f"runtime {runtime.name!r} needs the package {runtime.package}, which is not "
-            f'installed. Use `pip install "{extra}"`, or another runtime.'
+            f'installed. Use `pip install "{extra}"`, or another runtime.',
+            code="XMP-P06",
         )
 
 
@@ -55,7 +59,8 @@ def count(
     if len(counts) > 1:
         raise PlanError(
             f"the hosts differ: {sorted(n for n, _ in counts)} replicas fit. Pass nprocs with a "
-            "number that fits all of them."
+            "number that fits all of them.",
+            code="XMP-H03",
         )
     return counts.pop()
 
@@ -69,20 +74,22 @@ def _count_here(
         if nprocs not in (None, len(request.devices)):
             raise PlanError(
                 f"nprocs={nprocs} and devices={list(request.devices)} disagree. "
-                f"Omit nprocs, or pass {len(request.devices)}."
+                f"Omit nprocs, or pass {len(request.devices)}.",
+                code="XMP-P03",
             )
         nprocs = len(request.devices)
     fit = runtime.fit(facts, request, hosts)
     if fit.default < 1:
         why = f"runtime {runtime.name!r} has no device here: {fit.reason}. {fit.advice}"
-        raise PlanError(why.rstrip())
+        raise PlanError(why.rstrip(), code="XMP-P06")
     if nprocs is None:
         return fit.default, f"{fit.reason}, nprocs left out"
     if fit.allowed is not None and nprocs not in fit.allowed:
         numbers = ", ".join(str(n) for n in fit.allowed)
         raise PlanError(
             f"nprocs={nprocs} does not fit this host: {fit.reason}. Allowed with runtime "
-            f"{runtime.name!r}: {numbers}, or None for {fit.default}. {fit.advice}".rstrip()
+            f"{runtime.name!r}: {numbers}, or None for {fit.default}. {fit.advice}".rstrip(),
+            code="XMP-P03",
         )
     source = "devices" if request.devices is not None else "nprocs"
     return nprocs, f"{source} given; {fit.reason}"
@@ -94,11 +101,14 @@ def _check_devices(runtime: Runtime, request: Request, facts: HostFacts) -> None
     if visible is None:
         raise PlanError(
             f"devices={list(devices)} was given, but runtime {runtime.name!r} has no devices "
-            "to choose from on this host. Omit devices and pass nprocs."
+            "to choose from on this host. Omit devices and pass nprocs.",
+            code="XMP-P03",
         )
     allowed = f"0 to {len(visible) - 1}" if visible else "none"
     if not devices:
-        raise PlanError(f"devices=[] names no device. Allowed: {allowed}, or None for all.")
+        raise PlanError(
+            f"devices=[] names no device. Allowed: {allowed}, or None for all.", code="XMP-P03"
+        )
     for device in devices:
         if isinstance(device, bool) or not isinstance(device, int):
             raise TypeError(
@@ -107,10 +117,13 @@ def _check_devices(runtime: Runtime, request: Request, facts: HostFacts) -> None
         if not 0 <= device < len(visible):
             raise PlanError(
                 f"devices={list(devices)}: {device} is out of range. Allowed: {allowed} (positions "
-                "in what the host's mask allows)."
+                "in what the host's mask allows).",
+                code="XMP-P03",
             )
     if len(set(devices)) < len(devices):
-        raise PlanError(f"devices={list(devices)} repeats a device. Name each one once.")
+        raise PlanError(
+            f"devices={list(devices)} repeats a device. Name each one once.", code="XMP-P03"
+        )
 
 
 def check_names(runtime: Runtime, request: Request) -> None:
@@ -121,13 +134,15 @@ def check_names(runtime: Runtime, request: Request) -> None:
             raise PlanError(
                 f"env= gives {name} {len(value):,} characters, but Linux starts no program with a "
                 f"variable of more than {LONGEST:,} bytes, name and value together. Pass the value "
-                "in args=, or the path of a file."
+                "in args=, or the path of a file.",
+                code="XMP-P05",
             )
     for name, _ in pairs:
         if matches(name, (*IDENTITY, *runtime.owned)):
             raise PlanError(
                 f"env= sets {name}, but xmp assigns it to each replica.\nOmit it from env=, and "
-                "choose replicas and devices with nprocs= and devices=."
+                "choose replicas and devices with nprocs= and devices=.",
+                code="XMP-P05",
             )
 
 
@@ -137,7 +152,8 @@ def check_environment(runtime: Runtime, job: Job) -> None:
     if len(entries) not in (0, 1, job.local):
         raise PlanError(
             f"env= has {len(entries)} entries for {job.local} replicas. Give one mapping, or a "
-            "function from the local rank to a mapping."
+            "function from the local rank to a mapping.",
+            code="XMP-P05",
         )
     check_backend(runtime, job.request.backend)
 
@@ -148,7 +164,8 @@ def check_backend(runtime: Runtime, backend: str | None) -> None:
         allowed = ", ".join(("auto", *runtime.backends))
         advice = f"Allowed: {allowed}, or omit it" if runtime.backends else "It has none: omit it"
         raise PlanError(
-            f"backend={brief(backend)} does not work with runtime {runtime.name!r}. {advice}."
+            f"backend={brief(backend)} does not work with runtime {runtime.name!r}. {advice}.",
+            code="XMP-P12",
         )
 
 
@@ -159,7 +176,8 @@ def check_nesting(facts: HostFacts, device: str) -> None:
     if ":" in held and device.partition(":")[0] == kind:
         raise PlanError(
             f"this process is a replica that holds {held}: an inner launch cannot give {kind} "
-            'devices to its own replicas. Use runtime="cpu" for the inner launch.'
+            'devices to its own replicas. Use runtime="cpu" for the inner launch.',
+            code="XMP-P10",
         )
 
 
@@ -185,7 +203,8 @@ def check_launcher(runtime: Runtime, facts: HostFacts) -> tuple[str, ...]:
             f"{_who(holders[0])} in this process, which holds the chips until it ends: replicas "
             f"with runtime={runtime.name!r} cannot use them.\nRestart this process (a notebook's "
             "kernel) and use the device in the function only (JAX_PLATFORMS=cpu runs JAX on the "
-            'CPU), or pass nprocs=1 or runtime="cpu".'
+            'CPU), or pass nprocs=1 or runtime="cpu".',
+            code="XMP-P10",
         )
     return tuple(_untouched(entry) for entry in facts.initialised if _device(entry) != "cpu")
 

@@ -129,7 +129,8 @@ def _generation(facts: HostFacts, env: Mapping[str, str]) -> Generation:
             (f"the TPU chip {what!r} is not known" if what else "this host has no TPU chip")
             + '. Use runtime="jax" with nprocs=1 (one process per host)'
             + (", and please report the output of `python -m xmp facts --json`." if what else "")
-            + ("" if what else ' on a TPU host, or runtime="cpu" here.')
+            + ("" if what else ' on a TPU host, or runtime="cpu" here.'),
+            code="XMP-P11",
         )
     return generation
 
@@ -149,7 +150,8 @@ def _count(facts: HostFacts, env: Mapping[str, str], generation: Generation) -> 
         raise PlanError(
             f"{count} {generation.name} chips on one host are not known to work. Known: "
             f"{', '.join(map(str, generation.sizes))}. Please report the output of `python -m xmp "
-            "facts --json`."
+            "facts --json`.",
+            code="XMP-P11",
         )
     return count
 
@@ -164,7 +166,8 @@ def _visible(facts: HostFacts, units: int) -> tuple[str, ...]:
     if len(set(entries)) < len(entries) or not set(entries) <= set(everything):
         raise PlanError(
             f"{VISIBLE}={mask!r} does not name chips of this host. Allowed: each of 0 to "
-            f"{units - 1} once, or unset."
+            f"{units - 1} once, or unset.",
+            code="XMP-P07",
         )
     return entries
 
@@ -200,7 +203,8 @@ def _box_of_bounds(env: Mapping[str, str]) -> Bounds | None:
         if first is None or second is None:
             raise PlanError(
                 f"{outer}={env[outer]!r} and {inner}={env[inner]!r}: libtpu would end the process "
-                'on malformed bounds. Allowed: three numbers, as in "2,2,1", or unset.'
+                'on malformed bounds. Allowed: three numbers, as in "2,2,1", or unset.',
+                code="XMP-P07",
             )
         x, y, z = (a * b for a, b in zip(first[:3], second[:3], strict=True))
         return x, y, z
@@ -224,7 +228,8 @@ def check_slice(chips: Chips, hosts: int) -> int:
     raise PlanError(
         f"the slice of {shape} {chips.generation.name} chips has {size} hosts, but {hosts} of them "
         f"are known. Set {NAMES} and {WORKER} on every host and start xmp on all of them, or "
-        "set NNODES=1 to use this host alone."
+        "set NNODES=1 to use this host alone.",
+        code="XMP-P11",
     )
 
 

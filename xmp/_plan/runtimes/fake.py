@@ -42,7 +42,9 @@ class Fake(Runtime):
     def visible(self, facts: HostFacts) -> tuple[str, ...]:
         text = facts.env.get(CHIPS, "4")
         if not is_number(text) or int(text) < 1:
-            raise PlanError(f"{CHIPS}={text!r} is not a number of chips. Use 1, 2, 4 or 8.")
+            raise PlanError(
+                f"{CHIPS}={text!r} is not a number of chips. Use 1, 2, 4 or 8.", code="XMP-P07"
+            )
         chips = tuple(str(chip) for chip in range(int(text)))
         mask = facts.env.get(VISIBLE)
         if not mask:
@@ -53,7 +55,9 @@ class Fake(Runtime):
         count = len(self.visible(facts))
         allowed = tuple(n for n in SHAPES if n <= count)
         if not allowed:
-            raise PlanError(f"{VISIBLE}={facts.env.get(VISIBLE)!r} leaves no chip. Unset it.")
+            raise PlanError(
+                f"{VISIBLE}={facts.env.get(VISIBLE)!r} leaves no chip. Unset it.", code="XMP-P07"
+            )
         return Fit(allowed[-1], allowed, f"{count} pretend chips", f"Set {CHIPS} for more.")
 
     def needs(self, job: Job) -> tuple[PortNeed, ...]:

@@ -60,7 +60,8 @@ class JaxRuntime(Runtime):
         raise PlanError(
             f"{PLATFORMS}={text} was given, but this host has no such device with an installed "
             f"JAX plugin. Possible here: {', '.join(able)}. Set {PLATFORMS} to one of them, or "
-            'pass runtime="cpu".'
+            'pass runtime="cpu".',
+            code="XMP-P06",
         )
 
     def _able(self, facts: HostFacts) -> list[str]:

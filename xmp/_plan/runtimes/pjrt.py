@@ -186,7 +186,8 @@ def _refuse_odd_parts(chips: Chips, facts: HostFacts) -> None:
         raise PlanError(
             f"TPU_VISIBLE_CHIPS={facts.env.get('TPU_VISIBLE_CHIPS')} leaves {count} chips, which "
             f"one process with {SPMD} cannot own. Allowed: {', '.join(map(str, HOST_SHAPES))}, or "
-            "unset it."
+            "unset it.",
+            code="XMP-P07",
         )
 
 
@@ -194,7 +195,8 @@ def _plugin_fit(facts: HostFacts, request: Request) -> Fit:
     if _kind(facts) == "NEURON":
         raise PlanError(
             f"{DEVICE}={facts.env[DEVICE]} is not for runtime 'pjrt'. Use runtime=\"neuron\", or "
-            f"set {DEVICE} to TPU or CPU."
+            f"set {DEVICE} to TPU or CPU.",
+            code="XMP-P06",
         )
     what = f"{DEVICE}={_plugin(facts)}, a plug-in that xmp does not know"
     if is_spmd(facts):
@@ -202,7 +204,8 @@ def _plugin_fit(facts: HostFacts, request: Request) -> Fit:
     if request.nprocs in (None, -1):
         raise PlanError(
             f"{what}: to count its devices would initialise it. Pass nprocs= with the number of "
-            f"devices of a host, or set {DEVICE} to TPU or CPU."
+            f"devices of a host, or set {DEVICE} to TPU or CPU.",
+            code="XMP-P06",
         )
     return Fit(1, None, what)
 
@@ -241,7 +244,8 @@ def _refuse_parts(request: Request, threads: int) -> None:
     if request.devices is not None:
         raise PlanError(
             f"devices={list(request.devices)}: on v2 and v3 a process owns a chip, two devices. "
-            "Omit devices and pass nprocs: 2, 4 or 8."
+            "Omit devices and pass nprocs: 2, 4 or 8.",
+            code="XMP-P03",
         )
     if request.nprocs == 1:
         return
@@ -249,12 +253,14 @@ def _refuse_parts(request: Request, threads: int) -> None:
         raise PlanError(
             f"backend={request.backend!r}: here {threads} replicas are threads of one process, "
             "which can be in a torch process group only once. Omit backend (xmp's and xla_model's "
-            "collectives work), or pass nprocs=1."
+            "collectives work), or pass nprocs=1.",
+            code="XMP-P12",
         )
     if request.env is not None and len(request.env) > 1:
         raise PlanError(
             f"env is a function of the local rank, but here {threads} replicas are threads of one "
-            "process and share its environment. Give one mapping for all."
+            "process and share its environment. Give one mapping for all.",
+            code="XMP-P05",
         )
 
 

@@ -64,12 +64,14 @@ class TorchTpuRuntime(Runtime):
         if name not in COUNTS:
             raise PlanError(
                 f"torch_tpu does not know {name} chips. Known: {', '.join(COUNTS)}. Use "
-                'runtime="pjrt" with torch_xla, or runtime="jax".'
+                'runtime="pjrt" with torch_xla, or runtime="jax".',
+                code="XMP-P06",
             )
         if facts.tpu.get("nodes") == "accel":
             raise PlanError(
                 "torch_tpu finds no chips on this host: it looks in /dev/vfio, the chips are "
-                '/dev/accel*. Use runtime="pjrt" or runtime="jax".'
+                '/dev/accel*. Use runtime="pjrt" or runtime="jax".',
+                code="XMP-P06",
             )
         units = len(chips.visible)
         if hosts > 1:
@@ -111,7 +113,8 @@ class TorchTpuRuntime(Runtime):
         if _libtpu.prepare(job, read_chips(job.places[0].facts), job.local) > 1:
             raise PlanError(
                 'torch_tpu cannot span several slices (MEGASCALE_*). Use runtime="jax", or set '
-                "NNODES=1 to use this host alone."
+                "NNODES=1 to use this host alone.",
+                code="XMP-P06",
             )
 
     def _addresses(self, job: Job) -> str:
@@ -124,7 +127,8 @@ def _entry(job: Job, host: int, local: int) -> str:
     if ":" in name or not name:
         raise PlanError(
             f"the address of host {host} is {name or 'unknown'!r}: torch_tpu takes names and IPv4 "
-            "addresses only. Set TPU_WORKER_HOSTNAMES to such names."
+            "addresses only. Set TPU_WORKER_HOSTNAMES to such names.",
+            code="XMP-H04",
         )
     return f"{name}:{job.port(_need(job, host, local))}"
 

@@ -13,7 +13,7 @@ from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Pause, Resume
 from xmp._processes.report.timeout_error import seconds
 from xmp._processes.terminal.console import on_quit
-from xmp._rules.limits import SAY_AFTER, TOTAL, Clocks
+from xmp._rules.limits import SAY_AFTER, START, TOTAL, Clocks
 from xmp._rules.watch import KILL_WAIT
 from xmp._words.errors import ReplicaTimeout
 from xmp._words.types import Limits
@@ -84,9 +84,9 @@ class Deadlines:
         overdue = self._clocks.overdue(now, self._ranks, set())
         if overdue is not None:
             limit = seconds(overdue.limit)
-            raise ReplicaTimeout(
-                f"{overdue.name}={limit}: {limit} s after the call no replica exists yet: {doing()}"
-            )
+            said = f"{limit} s after the call no replica exists yet: {doing()}"
+            code = "XMP-T02" if overdue.name == START else "XMP-T01"
+            raise ReplicaTimeout(f"{overdue.name}={limit}: {said}", code=code)
         if self._clocks.late(now):
             waited = seconds(SAY_AFTER)
             log.warning("%s s after the call no replica exists yet: %s", waited, doing())
@@ -133,7 +133,9 @@ class Deadlines:
                 "all replicas have ended, but xmp cannot write the rest of their output: nothing "
                 "reads the launcher's standard output or error"
             )
-        return ReplicaTimeout(f"{TOTAL}={seconds(self._clocks.limits.total or 0)}: {why}")
+        return ReplicaTimeout(
+            f"{TOTAL}={seconds(self._clocks.limits.total or 0)}: {why}", code="XMP-T01"
+        )
 
 
 def soonest(*waits: float | None) -> float | None:

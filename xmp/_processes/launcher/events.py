@@ -171,7 +171,8 @@ class _File:
             )
             raise PlanError(
                 f"events={os.fspath(path)!r}: cannot be opened for appending: {why}; give the "
-                "path of a file that can be, or a function"
+                "path of a file that can be, or a function",
+                code="XMP-P14",
             ) from None
 
     def __call__(self, event: Event) -> None:

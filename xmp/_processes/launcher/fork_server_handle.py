@@ -105,7 +105,7 @@ class ForkServerHandle:
         except Closed:
             words = self.last_words()
             self.close()
-            raise StartError(words) from None
+            raise StartError(words, code="XMP-S04") from None
         return self
 
     @staticmethod

@@ -218,7 +218,7 @@ class OtherHosts:
             self._stay(launch)
             return
         self._reported = False
-        self.failed(launch, XmpError("the launch was ended"))
+        self.failed(launch, XmpError("the launch was ended", code="XMP-R06"))
         with signals.blocked():
             launch.finish()
 
@@ -240,7 +240,7 @@ class OtherHosts:
         if only_signalled and outcome.complete(outcome.processes):
             self._stay(launch)  # the signal came while the last replica returned
         if error is not None or _is_asked_to_end(launch):
-            self.failed(launch, error or XmpError("the launch was ended"))
+            self.failed(launch, error or XmpError("the launch was ended", code="XMP-R06"))
         else:
             self._reported = True
             self._link.done()

@@ -101,7 +101,7 @@ class Outcome:
             self.broken = self.broken or error
         except BaseException:  # of a signal handler; a later join() must not return without it
             text = f"rank {rank}'s result is lost: a signal handler raised while it was loaded"
-            self.broken = self.broken or XmpError(text)
+            self.broken = self.broken or XmpError(text, code="XMP-R07")
             raise
 
     def _limit(self) -> ResultLimit | None:
@@ -156,7 +156,7 @@ class Outcome:
             else:
                 loads = False
             parts = [f"the supervisor {how}", memory, _LOADING if loads else ""]
-            self.broken = StartError("\n".join(filter(None, parts)))
+            self.broken = StartError("\n".join(filter(None, parts)), code="XMP-S04")
 
     def start_timeline(self, imports: tuple[tuple[str, float], ...]) -> StartTimeline:
         """How long each part of the start took; ``imports`` are the template's slowest."""

@@ -88,7 +88,7 @@ def received(
         if signals.from_handler(error) or isinstance(error, KeyboardInterrupt):
             raise
         text = f"rank {plan.rank}'s result cannot be loaded here: {type(error).__name__}: {error}"
-        raise XmpError(text) from error
+        raise XmpError(text, code="XMP-R07") from error
     finally:
         if image is not None:
             image.close()
@@ -121,7 +121,8 @@ def _loaded_in_time(image: Image, limit: ResultLimit, rank: int) -> Any:
         where = "".join(traceback.format_stack(stack)) if stack is not None else ""
         error = ReplicaTimeout(
             f"timeout={limit.seconds:g}: {limit.seconds:g} s after the call rank {rank}'s result "
-            f"is still being loaded in this process:\n\n{where}".rstrip()
+            f"is still being loaded in this process:\n\n{where}".rstrip(),
+            code="XMP-T01",
         )
         error.rank = rank
         raise error

@@ -86,7 +86,8 @@ class StartMethod:
         if culprits:
             raise StartError(
                 f'start_method="fork" is not safe here: {"; ".join(culprits)}; '
-                'use start_method="forkserver"'
+                'use start_method="forkserver"',
+                code="XMP-S05",
             )
         current = threading.current_thread()
         names = ", ".join(repr(t.name) for t in threading.enumerate() if t is not current)
@@ -131,11 +132,13 @@ class StartMethod:
         failure = "" if refusal is not None else template.holder_failure()
         template.forget_holder()
         if failure:
-            raise StartError(f"the process that imports {main.path} {failure}")
+            raise StartError(f"the process that imports {main.path} {failure}", code="XMP-S02")
         if refusal is None:
             if not template.alive:
-                raise StartError(template.last_words())
-            raise StartError(f"the process that imported {main.path} ended during the import")
+                raise StartError(template.last_words(), code="XMP-S04")
+            raise StartError(
+                f"the process that imported {main.path} ended during the import", code="XMP-S02"
+            )
         if isinstance(refusal, ImportFailed):
             raise not_imported(main.path, refusal.message, refusal.traceback)
         self.remember_unsafe(main, main.path, refusal.culprits)
@@ -151,7 +154,7 @@ class StartMethod:
             log.warning(reads_all(", ".join(self.key.env_by_rank), path), once=True)
         for name in self.key.env_by_rank:
             if name in read:
-                raise PlanError(differs(name, path))
+                raise PlanError(differs(name, path), code="XMP-P05")
 
     def imports(self) -> tuple[tuple[str, float], ...]:
         """The slowest imports of the template, if it was started for this launch."""

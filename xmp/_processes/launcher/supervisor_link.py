@@ -95,7 +95,9 @@ class SupervisorLink:
                 self.drop()
                 said = templates.discard(self._template) if self._template else ""
                 if attempt == 2:
-                    raise StartError(f"the template does not answer: {said}") from None
+                    raise StartError(
+                        f"the template does not answer: {said}", code="XMP-S04"
+                    ) from None
 
     def doing(self) -> str:
         """What a launch that has no replicas yet waits for."""

@@ -42,7 +42,9 @@ def prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
     unknown = [rank for rank in output.show or () if not 0 <= rank < plan.world_size]
     if unknown:
         ranks = f"the ranks 0 to {plan.world_size - 1}" if plan.world_size > 1 else "rank 0 alone"
-        raise PlanError(f"show: there is no rank {unknown[0]}; this launch has {ranks}")
+        raise PlanError(
+            f"show: there is no rank {unknown[0]}; this launch has {ranks}", code="XMP-P01"
+        )
     processes = by_process(plan.hosts[0]).replicas
     try:
         for process in processes:
@@ -50,7 +52,8 @@ def prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
     except ValueError as error:
         raise PlanError(
             f"prefix={output.prefix!r}: {error}; here several replicas share a process, so "
-            '{rank} is text such as "0,1"'
+            '{rank} is text such as "0,1"',
+            code="XMP-P01",
         ) from error
     if output.log_dir is not None:
         _make_files(output, processes, truncate)
@@ -75,7 +78,8 @@ def _make_files(output: Output, processes: Sequence[ReplicaPlan], truncate: bool
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise PlanError(
-            f"log_dir={output.log_dir!r}: {path}: {reason}; give a folder that can be written to"
+            f"log_dir={output.log_dir!r}: {path}: {reason}; give a folder that can be written to",
+            code="XMP-P14",
         ) from error
 
 

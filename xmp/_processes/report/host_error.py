@@ -55,6 +55,7 @@ def build(failure: HostFailure) -> XmpError:
     if failure.kind not in _OF_REPLICAS:
         lost = failure.kind == "HostLost"
         where = f"host {failure.host} ({failure.name})"
+        # Without a code of its own, its text has that of the error there.
         error = HostLost(failure.text if lost else f"on {where}: {failure.text}")
         error.host, error.host_index = failure.name, failure.host
         return error

@@ -21,6 +21,7 @@ from xmp._rules.watch import STOPPED, UNKNOWN, is_victim
 from xmp._words.errors import ReplicaDied, ReplicaError, ReplicaRaised, ReplicaTimeout, StartError
 
 from . import ipython as ipython  # an error of ours knows how notebooks show it
+from .failure_codes import CALLED_ON_IT, code_of
 from .only_here import imported_again, only_here
 from .out_of_memory import OomFinding
 from .short_text import short
@@ -30,9 +31,6 @@ from .tracebacks import with_source
 from .variables import loaded
 
 __all__ = ["CALLED_ON_IT", "also_torchs", "build", "exception_of", "not_imported", "not_loaded"]
-
-CALLED_ON_IT = "was called on it"
-"""Words after the method of ``context.processes[i]`` by which the program has ended a replica."""
 
 _WROTE_NOTHING = (
     "It wrote nothing on standard error. Look for sys.exit and os._exit in the code that it runs."
@@ -63,7 +61,7 @@ def not_loaded(text: str, words: str, pickled: bytes | None, where: str = "") ->
     """Return the exception for a function or arguments that cannot be loaded ``where``."""
     failed = f"{where}loading the function and its arguments failed: {words}"
     parts = [failed, imported_again(text), short(text.rstrip())]
-    error = StartError("\n\n".join(filter(None, parts)))
+    error = StartError("\n\n".join(filter(None, parts)), code="XMP-S03")
     error.__cause__ = load_exception(pickled)
     return error
 
@@ -71,7 +69,7 @@ def not_loaded(text: str, words: str, pickled: bytes | None, where: str = "") ->
 def not_imported(path: str, words: str, text: str) -> StartError:
     """Return the exception for a script that raises when it is imported for the replicas."""
     parts = [f"importing {path} failed: {words}", imported_again(text), short(text.rstrip())]
-    return StartError("\n\n".join(filter(None, parts)))
+    return StartError("\n\n".join(filter(None, parts)), code="XMP-S02")
 
 
 def exception_of(failure: Failure) -> BaseException | None:
@@ -122,7 +120,7 @@ def build(
     ]
     ending = "".join(f"\n\n{part}" for part in _ending(cause, place) if part)
     kind = also_torchs(ReplicaRaised if cause.kind == "raised" else ReplicaDied)
-    error: ReplicaError = kind("\n\n".join(filter(None, parts)) + ending)
+    error: ReplicaError = kind("\n\n".join(filter(None, parts)) + ending, code=code_of(cause))
     error._ending = ending
     error.host, error.pid, error._place = host, cause.pid, place
     error.rank, error.local_rank = cause.rank, cause.local_rank

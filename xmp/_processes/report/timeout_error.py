@@ -53,7 +53,7 @@ def build(
     ]
     if overdue.name == HANG and not overdue.diverged and not overdue.at_the_end:
         parts.append(_BUSY)
-    error = ReplicaTimeout("\n\n".join(filter(None, parts)))
+    error = ReplicaTimeout("\n\n".join(filter(None, parts)), code=_code(overdue))
     error.host, error.rank = host, overdue.ranks[0]
     error.local_rank, error.pid = plans[error.rank].local_rank, pids[error.rank]
     for failure in failures:
@@ -66,6 +66,14 @@ def build(
 def seconds(nanoseconds: int) -> str:
     """Return nanoseconds in seconds as the user writes them: ``2.5``."""
     return f"{nanoseconds / 1e9:g}"
+
+
+def _code(overdue: Overdue) -> str:
+    if overdue.name == START:
+        return "XMP-T02"
+    if overdue.diverged and not overdue.at_the_end:
+        return "XMP-T04"
+    return "XMP-T03" if overdue.name == HANG else "XMP-T01"
 
 
 def _words(overdue: Overdue, world_size: int, host: str) -> str:

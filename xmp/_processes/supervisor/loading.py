@@ -118,7 +118,7 @@ def _loaded(received: Received) -> LoadedCall | None:
     with read.noted():
         call = _load(received)
     if name := read.first_of(names):
-        raise PlanError(differs(name, "what the function needs"))
+        raise PlanError(differs(name, "what the function needs"), code="XMP-P05")
     return call
 
 

@@ -57,7 +57,8 @@ def chosen(count: int | None) -> Runtime:
     if count is None and not runtime.on_tpu(facts):
         raise PlanError(
             "You have to specify the number of devices you would like to use, add "
-            f"`num_processes=...` to your call. {_numbers(runtime, facts)}"
+            f"`num_processes=...` to your call. {_numbers(runtime, facts)}",
+            code="XMP-P03",
         )
     return runtime
 
@@ -77,7 +78,8 @@ def _runtime(facts: HostFacts) -> Runtime:
     if runtime.framework.rpartition(".")[2] not in ("torch_dist", "torch_xla", "xrt"):
         raise PlanError(
             f"{why}: accelerate cannot train on runtime {runtime.name!r}. Allowed for XMP_RUNTIME: "
-            "cpu, cuda, rocm, xpu, neuron, pjrt, xrt; or leave it out"
+            "cpu, cuda, rocm, xpu, neuron, pjrt, xrt; or leave it out",
+            code="XMP-P06",
         )
     return runtime
 
@@ -105,7 +107,8 @@ def _refuse_other_devices() -> None:
         raise PlanError(
             f"num_processes: the devices of this host are {name.upper()}, for which xmp has no "
             "runtime. Give num_processes=1 to train on one of them in this process, set "
-            "ACCELERATE_USE_CPU=yes to train on the CPU, or use accelerate's own launcher"
+            "ACCELERATE_USE_CPU=yes to train on the CPU, or use accelerate's own launcher",
+            code="XMP-P06",
         )
 
 
@@ -162,7 +165,8 @@ def refuse_state() -> None:
         raise PlanError(
             "To launch a multi-device training from your notebook, the `Accelerator` should only "
             "be initialized inside your training function, and this process has initialized one. "
-            "Restart your notebook, and make sure that no cell initializes an `Accelerator`."
+            "Restart your notebook, and make sure that no cell initializes an `Accelerator`.",
+            code="XMP-P10",
         )
 
 

@@ -31,7 +31,7 @@ def count(name: str, value: object) -> int | None:
     """Return ``value``, a number from 1 up or None; raise TypeError or PlanError for others."""
     number = checks.whole_number(name, value)
     if number is not None and number < 1:
-        raise PlanError(f"{name}={number}: give a number from 1 up")
+        raise PlanError(f"{name}={number}: give a number from 1 up", code="XMP-P01")
     return number
 
 
@@ -40,7 +40,8 @@ def precision(word: object) -> dict[str, str]:
     chosen = _text("mixed_precision", word).lower()
     if chosen not in _PRECISIONS:
         raise PlanError(
-            f"Unknown mixed_precision mode: {chosen}. Choose between {', '.join(_PRECISIONS)}"
+            f"Unknown mixed_precision mode: {chosen}. Choose between {', '.join(_PRECISIONS)}",
+            code="XMP-P01",
         )
     return {} if chosen == "no" else {"ACCELERATE_MIXED_PRECISION": chosen}
 
@@ -50,7 +51,7 @@ def check_interval(seconds: object) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise wrong_type("monitor_interval", "a number of seconds", seconds)
     if not (seconds > 0 and math.isfinite(seconds)):
-        raise PlanError(f"monitor_interval={seconds}: give seconds, above 0")
+        raise PlanError(f"monitor_interval={seconds}: give seconds, above 0", code="XMP-P01")
 
 
 def prefix(template: object) -> str | None:
@@ -91,7 +92,9 @@ class World:
         """
         found, place = _text("rdzv_backend", backend), _text("rdzv_endpoint", endpoint)
         if found not in ("static", "c10d"):
-            raise PlanError(f"rdzv_backend={found!r}: xmp has none. Allowed: 'static', 'c10d'")
+            raise PlanError(
+                f"rdzv_backend={found!r}: xmp has none. Allowed: 'static', 'c10d'", code="XMP-P01"
+            )
         if conf is not None and not isinstance(conf, Mapping):
             raise TypeError(f"rdzv_conf must be a dict or None, not {type(conf).__name__}")
         other = [f"rdzv_id={run!r}"] if _text("rdzv_id", run) != "none" else []
@@ -100,14 +103,15 @@ class World:
         if self.nodes > 1 and other:
             raise PlanError(
                 f"{other[0]} with num_nodes={self.nodes}: xmp runs no rendezvous. Give node_rank=, "
-                "master_addr= and use_port= on each host"
+                "master_addr= and use_port= on each host",
+                code="XMP-H05",
             )
         return _meeting(self._at(place) if found == "static" and place else self)
 
     def _at(self, endpoint: str) -> World:
         address, colon, number = endpoint.rpartition(":")
         if not colon or not address:
-            raise PlanError(f"rdzv_endpoint={endpoint!r}: give host:port")
+            raise PlanError(f"rdzv_endpoint={endpoint!r}: give host:port", code="XMP-P01")
         return replace(self, address=address.strip("[]"), port=_port(number))
 
 
@@ -120,7 +124,8 @@ def world(use_port: object, master_addr: object, node_rank: object, num_nodes: o
     if not 0 <= node < nodes:
         raise PlanError(
             f"The node_rank must be less than the number of nodes: node_rank={node}, "
-            f"num_nodes={nodes}. Allowed: 0 to {nodes - 1}"
+            f"num_nodes={nodes}. Allowed: 0 to {nodes - 1}",
+            code="XMP-H05",
         )
     return World(_port(use_port), _text("master_addr", master_addr), node, nodes)
 
@@ -130,10 +135,13 @@ def _meeting(found: World) -> World:
     if found.nodes > 1 and is_each_host_itself(found.address):
         raise PlanError(
             f"num_nodes={found.nodes}, but master_addr={found.address!r} is each host itself. Give "
-            "the address of the host with node_rank=0 on every host"
+            "the address of the host with node_rank=0 on every host",
+            code="XMP-H04",
         )
     if found.nodes > 1 and not found.port:
-        raise PlanError(f"use_port=0 with num_nodes={found.nodes}: give all hosts the same port")
+        raise PlanError(
+            f"use_port=0 with num_nodes={found.nodes}: give all hosts the same port", code="XMP-H05"
+        )
     return found
 
 
@@ -142,7 +150,9 @@ def _port(value: object) -> int:
         raise wrong_type("use_port", "a port as a string or a number", value)
     text = str(value)
     if not (is_number(text) and len(text) <= len(str(_MOST_PORT)) and int(text) <= _MOST_PORT):
-        raise PlanError(f"use_port={value!r}: give a number from 1 to {_MOST_PORT}, or 0")
+        raise PlanError(
+            f"use_port={value!r}: give a number from 1 to {_MOST_PORT}, or 0", code="XMP-P01"
+        )
     return int(text)
 
 

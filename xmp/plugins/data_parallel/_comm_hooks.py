@@ -29,7 +29,7 @@ def check_hook(hook: Any, model: Any) -> None:
         return
     if isinstance(hook, str):
         if hook not in _NAMES:
-            raise PlanError(f"comm_hook={hook!r}: {_allowed()}")
+            raise PlanError(f"comm_hook={hook!r}: {_allowed()}", code="XMP-P15")
         _check_fits(hook, model)
         return
     function = hook[0] if isinstance(hook, tuple) and len(hook) == 2 else hook
@@ -82,7 +82,8 @@ def _check_fits(hook: str, model: Any) -> None:
     if odd:
         raise PlanError(
             f"comm_hook={hook!r} would lose the imaginary part of gradients: {names_of(odd)} are "
-            "complex. Leave comm_hook out, or give a hook of your own"
+            "complex. Leave comm_hook out, or give a hook of your own",
+            code="XMP-P15",
         )
     embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     sparse = [
@@ -91,7 +92,8 @@ def _check_fits(hook: str, model: Any) -> None:
     if sparse:
         raise PlanError(
             f"comm_hook={hook!r} cannot reduce the sparse gradients of {names_of(sparse)}: make "
-            "these embeddings with sparse=False, or leave comm_hook out"
+            "these embeddings with sparse=False, or leave comm_hook out",
+            code="XMP-P15",
         )
 
 

@@ -146,7 +146,8 @@ def _group(given: Any) -> Any:
     if world_size() > 1:
         raise PlanError(
             "data_parallel() needs the process group, which is not there yet: call "
-            'xmp.init_process_group() before, or launch with backend="auto" (spawn, launch)'
+            'xmp.init_process_group() before, or launch with backend="auto" (spawn, launch)',
+            code="XMP-P12",
         )
     return None
 
@@ -155,11 +156,12 @@ def _refuse_group(given: Any) -> None:
     try:
         place, _ = place_in(dist, given)
     except ValueError as error:
-        raise PlanError(str(error)) from None
+        raise PlanError(str(error), code="XMP-P15") from None
     if place < 0:
         raise PlanError(
             f"data_parallel(group=…): rank {rank()} is not in the group. Call it on the "
-            "group's own replicas alone: where xmp.rank(group) is not -1"
+            "group's own replicas alone: where xmp.rank(group) is not -1",
+            code="XMP-P12",
         )
 
 
@@ -175,7 +177,8 @@ def _check_backend(model: Any, group: Any) -> None:
     except RuntimeError:
         raise PlanError(
             f"the model is on {kind}, for which the process group ({dist.get_backend(group)}) has "
-            "no backend: move it, model.to(xmp.device()), or launch with another backend="
+            "no backend: move it, model.to(xmp.device()), or launch with another backend=",
+            code="XMP-P12",
         ) from None
 
 

@@ -35,13 +35,15 @@ def check_model(model: Any) -> None:
         raise PlanError(
             f"{type(model).__qualname__} has no parameter that requires a gradient: there is "
             "nothing to average. Use it as it is, or make parameters trainable first "
-            "(requires_grad_())"
+            "(requires_grad_())",
+            code="XMP-P15",
         )
     inferred = [name for name, each in named.items() if each.is_inference()]
     if inferred:
         raise PlanError(
             f"parameters were made under torch.inference_mode(), which cannot train: "
-            f"{names_of(inferred)}. Make the model outside of it"
+            f"{names_of(inferred)}. Make the model outside of it",
+            code="XMP-P15",
         )
     _check_devices(trained, model.buffers())
     odd = [name for name, each in trained.items() if _is_odd(each)]
@@ -66,12 +68,14 @@ def _refuse_wrapped(model: Any) -> None:
         again = "" if wrapper is model else ", and compile the result"
         raise PlanError(
             f"the model is wrapped already, by {type(wrapper).__qualname__}: give the model itself "
-            f"(wrapped.module){again}"
+            f"(wrapped.module){again}",
+            code="XMP-P15",
         )
     if isinstance(model, torch.nn.DataParallel):
         raise PlanError(
             "the model is wrapped by torch.nn.DataParallel, which splits batches over the devices "
-            "of one process: give the model itself (wrapped.module)"
+            "of one process: give the model itself (wrapped.module)",
+            code="XMP-P15",
         )
 
 
@@ -82,13 +86,15 @@ def _refuse_empty(parameters: dict[str, Any], buffers: dict[str, Any]) -> None:
     if lazy:
         raise PlanError(
             f"parameters of lazy modules have no shape yet: {names_of(lazy)}. Call the model once "
-            "with an example input before data_parallel"
+            "with an example input before data_parallel",
+            code="XMP-P15",
         )
     meta = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
     if meta:
         raise PlanError(
             f'parameters on the "meta" device have no values: {names_of(meta)}. First move the '
-            "model by model.to_empty(device=xmp.device()), and initialise it"
+            "model by model.to_empty(device=xmp.device()), and initialise it",
+            code="XMP-P15",
         )
 
 
@@ -99,7 +105,8 @@ def _check_devices(trained: dict[str, Any], buffers: Iterable[Any]) -> None:
         said = ", ".join(sorted(map(str, places)))
         raise PlanError(
             f"the model's parameters and buffers are on several types of devices: {said}. Move all "
-            "of them: model.to(xmp.device())"
+            "of them: model.to(xmp.device())",
+            code="XMP-P15",
         )
     (place, *others) = places
     if others or place.type in ("cpu", "xla"):  # a model may be split over devices
@@ -108,7 +115,8 @@ def _check_devices(trained: dict[str, Any], buffers: Iterable[Any]) -> None:
     if place.index not in (None, current):
         raise PlanError(
             f"the model is on {place}, but this replica's device is {place.type}:{current}: move "
-            "it first, model.to(xmp.device())"
+            "it first, model.to(xmp.device())",
+            code="XMP-P15",
         )
 
 
@@ -141,7 +149,8 @@ def refuse_differences(
                 raise PlanError(
                     f"replicas differ in what they give to data_parallel: rank {rank} has {one}, "
                     f"rank {ranks[0]} has {other}. Make the same model, with its parts in the same "
-                    "order, and pass the same options on every replica"
+                    "order, and pass the same options on every replica",
+                    code="XMP-P15",
                 )
 
 

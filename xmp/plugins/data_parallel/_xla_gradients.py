@@ -32,17 +32,19 @@ def data_parallel(framework: Any, model: Any, options: AveragingOptions) -> Any:
     try:
         scope: Members = framework.averaging_members(options.group)
     except ValueError as error:  # torch does not know the group
-        raise PlanError(str(error)) from None
+        raise PlanError(str(error), code="XMP-P15") from None
     check_model(model)
     if options.comm_hook is not None:
         raise PlanError(
             "comm_hook= belongs to torch's DistributedDataParallel, which does not run on XLA "
-            "devices: leave it out, or train in bfloat16"
+            "devices: leave it out, or train in bfloat16",
+            code="XMP-P15",
         )
     if scope.rank < 0:
         raise PlanError(
             "data_parallel(group=…): this replica is not in the group. Call it on the group's own "
-            "replicas alone: where xmp.rank(group) is not -1"
+            "replicas alone: where xmp.rank(group) is not -1",
+            code="XMP-P12",
         )
     if len(scope.ranks) == 1:
         return alone(model, options.group)

@@ -208,7 +208,8 @@ def _megabytes(name: str, value: Any) -> float:
         raise wrong_type(name, "a number of MiB", value)
     if not 0 < value < _MOST_MB:
         raise PlanError(
-            f"{name}={value!r}: give a number of MiB above 0 (torch's own are 25 and 1)"
+            f"{name}={value!r}: give a number of MiB above 0 (torch's own are 25 and 1)",
+            code="XMP-P01",
         )
     return float(value)
 

@@ -55,14 +55,17 @@ class Neuron(Runtime):
             return _cores(text)
         count = facts.env.get(COUNT, "1")
         if not is_number(count) or int(count) < 1:
-            raise PlanError(f"{COUNT}={count!r} is not a number of cores. Allowed: 1 or more.")
+            raise PlanError(
+                f"{COUNT}={count!r} is not a number of cores. Allowed: 1 or more.", code="XMP-P07"
+            )
         return tuple(str(core) for core in range(int(count)))
 
     def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
         if is_spmd(facts):
             raise PlanError(
                 f"{SPMD}={facts.env[SPMD]}: one process owns all Neuron cores of a host then, but "
-                f"xmp gives each replica one. Unset {SPMD}, or start the program without xmp."
+                f"xmp gives each replica one. Unset {SPMD}, or start the program without xmp.",
+                code="XMP-P07",
             )
         cores = len(self.visible(facts))
         allowed = tuple(range(1, cores + 1)) if hosts == 1 else (cores,)
@@ -92,10 +95,12 @@ def _cores(text: str) -> tuple[str, ...]:
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if found is None or not (is_number(found[1]) and is_number(found[2] or "0")):
-            raise PlanError(f'{CORES}={text!r} is malformed. Allowed: "4", "0-3", "0-1,4".')
+            raise PlanError(
+                f'{CORES}={text!r} is malformed. Allowed: "4", "0-3", "0-1,4".', code="XMP-P07"
+            )
         cores.extend(range(int(found[1]), int(found[2] or found[1]) + 1))
     if len(set(cores)) < len(cores):
-        raise PlanError(f"{CORES}={text!r} names a core twice. Name each one once.")
+        raise PlanError(f"{CORES}={text!r} names a core twice. Name each one once.", code="XMP-P07")
     return tuple(str(core) for core in cores)
 
 

@@ -35,6 +35,7 @@ class Xpu(Gpus):
         if mask and "." in mask:
             raise PlanError(
                 f"{MASK}={mask!r} names tiles, which torch counts as no device. Name whole cards, "
-                'as in "0,1".'
+                'as in "0,1".',
+                code="XMP-P07",
             )
         return visible_gpus(mask or None, count, MASK)

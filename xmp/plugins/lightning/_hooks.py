@@ -29,7 +29,8 @@ def check_hooks(strategy: Any) -> None:
         raise PlanError(
             f"the {type(state).__name__} holds a process group of this process, which replicas "
             "cannot use: give process_group=None (the group of all replicas), and subgroup=None "
-            "(that of the replicas of one host)"
+            "(that of the replicas of one host)",
+            code="XMP-P15",
         )
     if isinstance(state, PostLocalSGDState):
         _check_period(strategy._model_averaging_period)
@@ -38,7 +39,9 @@ def check_hooks(strategy: Any) -> None:
 def _check_complete(strategy: Any) -> None:
     for name in ("ddp_comm_state", "ddp_comm_wrapper"):
         if strategy._ddp_comm_hook is None and getattr(strategy, f"_{name}") is not None:
-            raise PlanError(f"{name} without ddp_comm_hook has no effect: give the hook as well")
+            raise PlanError(
+                f"{name} without ddp_comm_hook has no effect: give the hook as well", code="XMP-P15"
+            )
 
 
 def _check_bf16(strategy: Any) -> None:
@@ -52,7 +55,8 @@ def _check_bf16(strategy: Any) -> None:
         if kind == "cpu" and hook in given:
             raise PlanError(
                 f"{hook.__name__} on the CPU: torch compresses to bfloat16 on CUDA and XPU alone. "
-                f"Give {hook.__name__.replace('bf16', 'fp16')}, or another accelerator"
+                f"Give {hook.__name__.replace('bf16', 'fp16')}, or another accelerator",
+                code="XMP-P15",
             )
 
 
@@ -60,11 +64,13 @@ def _check_period(period: Any) -> None:
     if period is None:
         raise PlanError(
             "Post-localSGD algorithm is used, but model averaging period is not provided to DDP "
-            "strategy: give model_averaging_period=, the steps from one average to the next"
+            "strategy: give model_averaging_period=, the steps from one average to the next",
+            code="XMP-P15",
         )
     if isinstance(period, bool) or not isinstance(period, int) or period < 1:
         raise PlanError(
-            f"model_averaging_period={period!r}: give a whole number of steps, 1 or more"
+            f"model_averaging_period={period!r}: give a whole number of steps, 1 or more",
+            code="XMP-P01",
         )
 
 

@@ -69,7 +69,8 @@ def _refuse_search(trainer: Any) -> None:
             raise PlanError(
                 f"a Tuner's {name} finds nothing with strategy='xmp': its result would stay in the "
                 "replicas. Search with Trainer(devices=1, strategy='auto'), or give "
-                f"Trainer(callbacks=[{name}()]), which searches in the replicas."
+                f"Trainer(callbacks=[{name}()]), which searches in the replicas.",
+                code="XMP-P02",
             )
 
 

@@ -40,7 +40,8 @@ def is_started(strategy: Any) -> bool:
         raise PlanError(
             f"{found.launcher} has started this process for one device ({found.given}), but "
             f"Lightning's {type(environment).__name__} does not see that. Give the Trainer or "
-            f"Fabric the environment of that launcher as plugins=, or {found.advice}."
+            f"Fabric the environment of that launcher as plugins=, or {found.advice}.",
+            code="XMP-P09",
         )
     return False
 
@@ -64,7 +65,8 @@ def _check_size(found: per_device.Started | None, count: int, hosts: int) -> Non
         raise PlanError(
             f"devices={count} and num_nodes={hosts} make {count * hosts} processes, but "
             f"{found.launcher} has started {found.info.world_size} ({found.given}). Give "
-            f"devices={found.info.local_world_size}."
+            f"devices={found.info.local_world_size}.",
+            code="XMP-P08",
         )
 
 
@@ -76,7 +78,8 @@ def _check_size_here(count: int, hosts: int) -> None:
         raise PlanError(
             f"devices={count} and num_nodes={hosts} make {count * hosts} processes, but this is a "
             f"replica of {_inside.world_size()}. Give devices={_inside.local_world_size()}, or "
-            "another strategy for a training in this replica alone."
+            "another strategy for a training in this replica alone.",
+            code="XMP-P03",
         )
 
 
@@ -87,7 +90,8 @@ def check_accelerator(accelerator: Any, devices: Any) -> None:
         raise PlanError(
             f"strategy='xmp' with {type(accelerator).__name__} ({', '.join(sorted(kinds))}): xmp "
             f"starts Lightning's replicas on {', '.join(_RUNTIMES)}. Choose "
-            "accelerator='cpu' or 'cuda', or another strategy."
+            "accelerator='cpu' or 'cuda', or another strategy.",
+            code="XMP-P06",
         )
 
 
@@ -189,13 +193,15 @@ def _world(strategy: Any, options: Mapping[str, Any]) -> WorldByHand | None:
     if environment.world_size() != hosts * count:
         raise PlanError(
             f"{type(environment).__name__} has a world of {environment.world_size()} processes, "
-            f"but devices={count} and num_nodes={hosts} make {hosts * count}. Change one of them."
+            f"but devices={count} and num_nodes={hosts} make {hosts * count}. Change one of them.",
+            code="XMP-P08",
         )
     node = environment.node_rank()
     if hosts == 1 and node != 0:
         raise PlanError(
             f"num_nodes=1, but {type(environment).__name__} has node_rank={node}. Unset NODE_RANK "
-            "and GROUP_RANK, or give Trainer(num_nodes=…)."
+            "and GROUP_RANK, or give Trainer(num_nodes=…).",
+            code="XMP-P08",
         )
     found = _world_of_variables(options, count, hosts)
     if found == hosts * count:
@@ -204,7 +210,8 @@ def _world(strategy: Any, options: Mapping[str, Any]) -> WorldByHand | None:
         raise PlanError(
             f"devices={count}, num_nodes=1: but this host's variables name {found // count} hosts. "
             f"Give Trainer(num_nodes={found // count}), or unset the variables that `xmp plan` "
-            "names."
+            "names.",
+            code="XMP-P08",
         )
     start = environment.node_rank() * count
     return WorldByHand(start, hosts * count, environment.main_address, environment.main_port)

@@ -58,7 +58,8 @@ def _package(own: Mapping[str, str]) -> str:
             return package
     raise PlanError(
         "xmp.compat.lightning needs Lightning: none of its packages is "
-        "installed. pip install lightning"
+        "installed. pip install lightning",
+        code="XMP-P06",
     )
 
 

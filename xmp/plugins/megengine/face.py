@@ -213,18 +213,24 @@ class _World:
         """Raise PlanError for options that fit no host."""
         for name, number in (("n_gpus", self.n_gpus), ("world_size", self.world_size)):
             if number is not None and number < 1:
-                raise PlanError(f"{name}={number}: give a number from 1 up, or None")
+                raise PlanError(
+                    f"{name}={number}: give a number from 1 up, or None", code="XMP-P01"
+                )
         if self.port > _MOST_PORT:
-            raise PlanError(f"port={self.port}: give a number from 1 to {_MOST_PORT}, or 0")
+            raise PlanError(
+                f"port={self.port}: give a number from 1 to {_MOST_PORT}, or 0", code="XMP-P01"
+            )
         if self.rank_start and self.world_size is None:
             raise PlanError(
                 f"rank_start={self.rank_start} without world_size: give the number of replicas of "
-                "all hosts as world_size=, or leave rank_start= out"
+                "all hosts as world_size=, or leave rank_start= out",
+                code="XMP-H05",
             )
         if self.rank_start and not self.port:
             raise PlanError(
                 f"rank_start={self.rank_start}, port=0: you have to assign a port for the server "
-                "of rank 0. Give the one that the host with rank_start=0 was given, or has shown"
+                "of rank 0. Give the one that the host with rank_start=0 was given, or has shown",
+                code="XMP-H05",
             )
         if self.n_gpus is not None:
             self._check_hosts(self.n_gpus)
@@ -257,14 +263,16 @@ class _World:
             raise PlanError(
                 f"rank_start={start} and world_size={size} do not fit {replicas} on each "
                 f"host. Allowed: multiples of {local}, rank_start below world_size. n_gpus= "
-                "changes the number on each host"
+                "changes the number on each host",
+                code="XMP-H05",
             )
         address = self.master_ip
         if size > local and (not address or is_each_host_itself(address)):
             raise PlanError(
                 f"world_size={size} with {replicas} on each host is {size // local} hosts, "
                 f"but master_ip={address!r} is each host itself. Give the address of the host with "
-                "rank_start=0 on every host"
+                "rank_start=0 on every host",
+                code="XMP-H04",
             )
 
 
@@ -276,20 +284,23 @@ def _options(device_type: str, backend: str) -> dict[str, Any]:
     if device_type not in _RUNTIMES:
         raise PlanError(
             f"device_type={device_type!r}: xmp has no runtime for it. Allowed: "
-            f"{', '.join(map(repr, _RUNTIMES))}; or xmp.launcher, whose runtime= has more"
+            f"{', '.join(map(repr, _RUNTIMES))}; or xmp.launcher, whose runtime= has more",
+            code="XMP-P06",
         )
     if backend not in _BACKENDS:
         whose = f" is of {_OTHERS[backend]}" if backend in _OTHERS else ""
         raise PlanError(
             f"backend={backend!r}{whose}: xmp has no equal of it. Allowed: "
-            f"{', '.join(map(repr, _BACKENDS))}"
+            f"{', '.join(map(repr, _BACKENDS))}",
+            code="XMP-P12",
         )
     runtime = _RUNTIMES[device_type]
     if backend == "rccl":
         if runtime not in (None, "rocm"):
             raise PlanError(
                 f"backend='rccl' is for AMD's GPUs, and device_type={device_type!r} is not one of "
-                "them. Leave backend= out, or give device_type='rocm'"
+                "them. Leave backend= out, or give device_type='rocm'",
+                code="XMP-P12",
             )
         runtime = "rocm"
     named = {"runtime": runtime, "backend": _BACKENDS[backend]}

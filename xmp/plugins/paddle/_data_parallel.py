@@ -100,10 +100,14 @@ def _refuse_paddles(strategy: Any) -> None:
     if paddle_runs():
         raise PlanError(
             "the model is torch's, and Paddle connects these trainers: launch with "
-            'runtime="cpu" or "cuda"'
+            'runtime="cpu" or "cuda"',
+            code="XMP-P15",
         )
     if strategy is not None:
-        raise PlanError(f"strategy={strategy!r} is Paddle's, which has deprecated it: leave it out")
+        raise PlanError(
+            f"strategy={strategy!r} is Paddle's, which has deprecated it: leave it out",
+            code="XMP-P15",
+        )
 
 
 def _leave_out_marked(model: Any) -> None:
@@ -115,7 +119,8 @@ def _leave_out_marked(model: Any) -> None:
     if any(each.device.type == "xla" for each in named.values()):
         raise PlanError(
             f"DataParallel cannot leave out parameters with no_sync = True ({', '.join(names)}) on "
-            "torch_xla: remove the attribute, or average the others by xmp.all_reduce"
+            "torch_xla: remove the attribute, or average the others by xmp.all_reduce",
+            code="XMP-P15",
         )
     # torch looks for parameters of the root module with a dot before the name in one place, and
     # without it in others (_build_params_for_reducer; __init__).

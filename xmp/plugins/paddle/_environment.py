@@ -48,7 +48,8 @@ def trainer() -> Trainer | None:
         if os.environ.get(name, "").strip() not in ("", str(value)):
             raise PlanError(
                 f"{paddles} says {value}, and {name}={os.environ[name]}: two launchers have set "
-                "variables for this process. Unset those of the one that did not start it"
+                "variables for this process. Unset those of the one that did not start it",
+                code="XMP-P08",
             )
     return found
 
@@ -161,7 +162,8 @@ def refuse_paddle_on(what: str) -> None:
     if _inside.is_replica() and not paddle_runs():
         raise PlanError(
             f"{what} is Paddle's, and this launch has runtime {_inside.replica().runtime!r}, which "
-            'does not connect Paddle. Launch with runtime="paddle"'
+            'does not connect Paddle. Launch with runtime="paddle"',
+            code="XMP-P06",
         )
 
 

@@ -56,7 +56,8 @@ def init_parallel_env(nccl_config: Any = None) -> Any:
     if nccl_config is not None:
         raise PlanError(
             "nccl_config is Paddle's, and torch connects these trainers: leave it out, and set "
-            "NCCL's own variables (NCCL_…)"
+            "NCCL's own variables (NCCL_…)",
+            code="XMP-P12",
         )
     env = ParallelEnv()  # reads, and checks, all variables
     if env.world_size < 2:
@@ -126,7 +127,8 @@ def _paddles(nccl_config: Any) -> Any:
         if ":" in address:  # parallel.py splits it at each colon
             raise PlanError(
                 f"the trainers meet at [{address}]:{port}, and Paddle takes no IPv6 address. Give "
-                "the IPv4 address or the name of that host"
+                "the IPv4 address or the name of that host",
+                code="XMP-P12",
             )
     return paddle_dist().init_parallel_env(nccl_config)
 
@@ -160,7 +162,8 @@ def _export(found: Trainer) -> None:
         raise PlanError(
             f"{GPU}={os.environ[GPU]} gives local rank {found.local_rank} the GPU {given}, and xmp "
             f"would give it GPU {found.local_rank}. Choose the GPUs by CUDA_VISIBLE_DEVICES in "
-            "place of --gpus"
+            "place of --gpus",
+            code="XMP-P08",
         )
     os.environ.update({name: str(value) for name, value in values.items()})
     if kind == "cuda":
@@ -180,6 +183,7 @@ def _backend() -> str | None:
     if asked not in fitting:
         raise PlanError(
             f"{BACKEND} is {asked!r}; for this trainer's device, {str(device)!r}, torch has "
-            f"{', '.join(map(repr, fitting))}, of which 'auto' takes the usual one"
+            f"{', '.join(map(repr, fitting))}, of which 'auto' takes the usual one",
+            code="XMP-P12",
         )
     return asked

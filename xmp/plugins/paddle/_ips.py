@@ -53,11 +53,15 @@ def _hosts(text: str) -> tuple[str, ...]:
     if wrong:
         raise PlanError(
             f"ips={text!r}: {wrong[0].strip()!r} is no host. Give addresses or names with commas "
-            'and without ports, such as "10.0.0.4,10.0.0.5"; FLAGS_START_PORT sets the port'
+            'and without ports, such as "10.0.0.4,10.0.0.5"; FLAGS_START_PORT sets the port',
+            code="XMP-H05",
         )
     found = tuple(host for host in hosts if host is not None)
     if len({*found}) < len(found):
-        raise PlanError(f"ips={text!r} names a host twice. Name each host once, in the same order")
+        raise PlanError(
+            f"ips={text!r} names a host twice. Name each host once, in the same order",
+            code="XMP-H05",
+        )
     return found
 
 
@@ -76,7 +80,8 @@ def _refuse_loopback(hosts: tuple[str, ...]) -> None:
         if is_loopback(host) and not _SEVERAL_ON_ONE_MACHINE.fullmatch(host):
             raise PlanError(
                 f"ips={_list(hosts)!r} are {len(hosts)} hosts, but {host} is each host itself. "
-                "Give an address that the others reach"
+                "Give an address that the others reach",
+                code="XMP-H04",
             )
 
 
@@ -91,12 +96,14 @@ def _own_index(hosts: tuple[str, ...]) -> int:
     if not here:
         raise PlanError(
             f"no host of ips={_list(hosts)!r} is this one. Given: {', '.join(hosts)}. This host "
-            f"has: {own}. Start the program on the hosts of the list, with the same list on each"
+            f"has: {own}. Start the program on the hosts of the list, with the same list on each",
+            code="XMP-H05",
         )
     raise PlanError(
         f"several hosts of ips={_list(hosts)!r} are this one: "
         f"{', '.join(hosts[index] for index in here)}. This host has: {own}. Name each host once; "
-        "node_ip= says which entry this one is"
+        "node_ip= says which entry this one is",
+        code="XMP-H05",
     )
 
 
@@ -110,7 +117,8 @@ def _is_here(host: str) -> bool:
     except OSError:
         raise PlanError(
             f"ips names {host!r}, which the name service of this host does not know. Give its "
-            "address"
+            "address",
+            code="XMP-H04",
         ) from None
 
 
@@ -119,7 +127,8 @@ def _index_of(node_ip: str, hosts: tuple[str, ...]) -> int:
     if host not in hosts:
         raise PlanError(
             f"node_ip={node_ip!r} is not among ips={_list(hosts)!r}. Give one of its entries, or "
-            "leave node_ip out: xmp finds this host by its addresses"
+            "leave node_ip out: xmp finds this host by its addresses",
+            code="XMP-H05",
         )
     return hosts.index(host)
 
@@ -146,7 +155,8 @@ def with_cloud(options: Options, environ: Mapping[str, str] | None = None) -> Op
     if missing:
         raise PlanError(
             f"use_paddlecloud=True needs {', '.join(CLOUD)}, and {', '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set. Set them, or give ips="
+            f"{'is' if len(missing) == 1 else 'are'} not set. Set them, or give ips=",
+            code="XMP-P08",
         )
     trainers, pod, index, port = (env[name].strip() for name in CLOUD)
     hosts = _hosts(trainers)
@@ -154,7 +164,8 @@ def with_cloud(options: Options, environ: Mapping[str, str] | None = None) -> Op
     if index not in map(str, range(len(hosts))) or hosts[int(index)] != _host(pod):
         raise PlanError(
             f"use_paddlecloud=True: {given} contradict each other. PADDLE_TRAINER_ID is the place "
-            "of POD_IP in PADDLE_TRAINERS, from 0"
+            "of POD_IP in PADDLE_TRAINERS, from 0",
+            code="XMP-P08",
         )
     made = replace(options, ips=trainers, node_ip=pod, started_port=port_of("PADDLE_PORT", port))
     for name in ("ips", "node_ip", "started_port"):
@@ -162,6 +173,7 @@ def with_cloud(options: Options, environ: Mapping[str, str] | None = None) -> Op
         if old is not None and str(old).replace(" ", "") != str(new).replace(" ", ""):
             raise PlanError(
                 f"{name}={old!r}, but use_paddlecloud=True reads {new!r} from {', '.join(CLOUD)}. "
-                f"Leave {name} or use_paddlecloud out"
+                f"Leave {name} or use_paddlecloud out",
+                code="XMP-P08",
             )
     return made

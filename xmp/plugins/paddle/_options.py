@@ -57,12 +57,15 @@ def options_of(given: Mapping[str, object]) -> Options:
     """
     for name in given:
         if name not in NOW and name not in DEPRECATED:
-            raise PlanError(f"spawn has no option {name!r}.{_meant(name)} Allowed: {_allowed()}")
+            raise PlanError(
+                f"spawn has no option {name!r}.{_meant(name)} Allowed: {_allowed()}", code="XMP-P01"
+            )
     known = {name: value for name, value in given.items() if value is not None}
     for pair in (("gpus", "xpus"), *_PAIRS):
         if known.keys() >= {*pair}:
             raise PlanError(
-                f"{' and '.join(f'{name}={known[name]!r}' for name in pair)}: give one of the two"
+                f"{' and '.join(f'{name}={known[name]!r}' for name in pair)}: give one of the two",
+                code="XMP-P02",
             )
     checked: dict[str, Any] = {name: _checked(name, value) for name, value in known.items()}
     for name in checked:
@@ -104,10 +107,12 @@ def port_of(name: str, value: object) -> int:
         value = int(value)
     elif not isinstance(value, int) or isinstance(value, bool):
         if isinstance(value, str):
-            raise PlanError(f"{name}={value!r}: give a number from 1 to {_MOST_PORT}")
+            raise PlanError(
+                f"{name}={value!r}: give a number from 1 to {_MOST_PORT}", code="XMP-P01"
+            )
         raise wrong_type(name, "a whole number or None", value)
     if not 0 < value <= _MOST_PORT:
-        raise PlanError(f"{name}={value}: give a number from 1 to {_MOST_PORT}")
+        raise PlanError(f"{name}={value}: give a number from 1 to {_MOST_PORT}", code="XMP-P01")
     return value
 
 
@@ -120,7 +125,8 @@ def _ids(name: str, value: object) -> Ids:
         parts = [part.strip() for part in value.split(",")]
         if not all(map(is_number, parts)):
             raise PlanError(
-                f'{name}={value!r}: give ids such as "4,5", or leave {name} out for all'
+                f'{name}={value!r}: give ids such as "4,5", or leave {name} out for all',
+                code="XMP-P01",
             )
         found = tuple(map(int, parts))
     else:
@@ -129,9 +135,11 @@ def _ids(name: str, value: object) -> Ids:
                 raise TypeError(f"{name} must hold whole numbers, not {_kind(each)}: {value!r}")
         found = tuple(value)
     if not found:
-        raise PlanError(f"{name}={value!r}: give at least one id, or leave {name} out for all")
+        raise PlanError(
+            f"{name}={value!r}: give at least one id, or leave {name} out for all", code="XMP-P01"
+        )
     if len({*found}) < len(found):
-        raise PlanError(f"{name}={value!r} repeats an id: name each one once")
+        raise PlanError(f"{name}={value!r} repeats an id: name each one once", code="XMP-P01")
     return found
 
 

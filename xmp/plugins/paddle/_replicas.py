@@ -43,7 +43,9 @@ def count_of(nprocs: object) -> int | None:
     if count is None or count == -1:
         return None
     if count < 1:
-        raise PlanError(f"nprocs={count}: give a number from 1 up, or -1 for every device")
+        raise PlanError(
+            f"nprocs={count}: give a number from 1 up, or -1 for every device", code="XMP-P01"
+        )
     return count
 
 
@@ -64,7 +66,8 @@ def replicas(count: int | None, options: Options, runtime: Runtime, facts: HostF
     if count not in (None, len(ids)):
         raise PlanError(
             f"nprocs={count}, but {name}={_list(ids)} names {len(ids)}. Omit nprocs, or give "
-            f"{len(ids)}."
+            f"{len(ids)}.",
+            code="XMP-P03",
         )
     return Replicas(len(ids), devices)
 
@@ -76,7 +79,8 @@ def _positions(name: str, ids: Ids, runtime: Runtime, facts: HostFacts) -> Ids:
         raise PlanError(
             f"{name}={_list(ids)}: runtime {runtime.name!r} has no {word} on this host"
             f"{_instead(name, runtime, allowed)}. Omit {name} and give nprocs, or name another "
-            "runtime=."
+            "runtime=.",
+            code="XMP-P03",
         )
     given = [str(each) for each in ids]
     if not {*given} <= {*allowed}:
@@ -85,7 +89,8 @@ def _positions(name: str, ids: Ids, runtime: Runtime, facts: HostFacts) -> Ids:
         raise PlanError(
             f"{name}={_list(ids)} are not all among the {word}s that this process may use. Given: "
             f"{', '.join(given)}. Allowed: {', '.join(allowed)} ({shown}). Ids are those of the "
-            "mask, not positions in it."
+            "mask, not positions in it.",
+            code="XMP-P03",
         )
     return tuple(allowed.index(each) for each in given)
 
@@ -137,7 +142,10 @@ def mapped(
     if backend not in BACKENDS:
         near = get_close_matches(backend.lower(), BACKENDS, 1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
-        raise PlanError(f"backend={backend!r} is not known.{meant} Allowed: {', '.join(BACKENDS)}")
+        raise PlanError(
+            f"backend={backend!r} is not known.{meant} Allowed: {', '.join(BACKENDS)}",
+            code="XMP-P12",
+        )
     has_gpu = bool(runtime.visible(facts))
     of_paddle = runtime.name == "paddle"
     allowed = ("gloo", "nccl")[: 1 + has_gpu] if of_paddle else runtime.backends
@@ -146,7 +154,8 @@ def mapped(
     fitting = ["auto", *(each for each in _OF_TORCH if each in allowed)]
     raise PlanError(
         f"backend={backend!r}{_why(backend, runtime)}. Allowed on this host with runtime "
-        f"{runtime.name!r}: {', '.join(fitting)}"
+        f"{runtime.name!r}: {', '.join(fitting)}",
+        code="XMP-P12",
     )
 
 

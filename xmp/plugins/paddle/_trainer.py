@@ -55,19 +55,22 @@ def read(environ: Env) -> Trainer | None:
         missing, there = (COUNT, RANK) if world is None else (RANK, COUNT)
         raise PlanError(
             f"{there}={environ[there]} is set and {missing} is not. Set both, as Paddle's "
-            "launcher does, or neither"
+            "launcher does, or neither",
+            code="XMP-P08",
         )
     rank = rank or 0
     if rank >= world:
         raise PlanError(
             f"{RANK}={rank} does not fit {COUNT}={world}: ranks are 0 to {world - 1}. Set them "
-            "right, or unset both"
+            "right, or unset both",
+            code="XMP-P08",
         )
     given = endpoints(environ)
     if any(given) and len(given) != world:
         raise PlanError(
             f"{ENDPOINTS} has {len(given)} endpoints ({', '.join(given)}), and {COUNT} is {world}. "
-            "Give each trainer one endpoint"
+            "Give each trainer one endpoint",
+            code="XMP-P08",
         )
     local, local_world = _on_this_host(environ, rank, world, given)
     return Trainer(rank, world, local, local_world, _selected(environ))
@@ -112,7 +115,8 @@ def meeting_place(environ: Env, world: int) -> tuple[str, int]:
     also = f" (of the last two, only {half} is set)" if half else ""
     raise PlanError(
         f"{world} trainers need an address to meet at, and {ENDPOINTS}, {MASTER}, MASTER_ADDR with "
-        f"MASTER_PORT are not set{also}. Set one of them, to the same value for all trainers"
+        f"MASTER_PORT are not set{also}. Set one of them, to the same value for all trainers",
+        code="XMP-P08",
     )
 
 
@@ -130,7 +134,8 @@ def integer(environ: Env, name: str, least: int = 0, most: int = MOST) -> int | 
     if not (readable and least <= int(stripped) <= most):
         raise PlanError(
             f"{name} is {text!r}; it must be a whole number from {least} to {most}. Set it right, "
-            "or unset it"
+            "or unset it",
+            code="XMP-P08",
         )
     return int(stripped)
 
@@ -141,7 +146,8 @@ def _parsed(name: str, endpoint: str) -> tuple[str, int]:
     if not address or "/" in address or not (is_small(port) and 0 < int(port) < 2**16):
         raise PlanError(
             f"{name} is {endpoint!r}; it must be an address and a port from 1 to 65535, such as "
-            "10.0.0.1:6070 or [fd00::1]:6070"
+            "10.0.0.1:6070 or [fd00::1]:6070",
+            code="XMP-P08",
         )
     return address, int(port)
 
@@ -161,7 +167,8 @@ def _on_this_host(environ: Env, rank: int, world: int, given: list[str]) -> tupl
     if local >= local_world:
         raise PlanError(
             f"{LOCAL_RANK}={local} does not fit {LOCAL_COUNT}={local_world}: local ranks are 0 to "
-            f"{local_world - 1}. Set them right, or unset both"
+            f"{local_world - 1}. Set them right, or unset both",
+            code="XMP-P08",
         )
     return local, local_world
 
@@ -182,6 +189,7 @@ def _kept(path: str, name: str) -> str | None:
     except (OSError, ValueError, AttributeError) as error:
         raise PlanError(
             f"{BACKUP} is {path!r}, from where {name} cannot be read ({error}). Paddle's launcher "
-            f"writes that file; set {name}, or unset {BACKUP}"
+            f"writes that file; set {name}, or unset {BACKUP}",
+            code="XMP-P08",
         ) from error
     return value if isinstance(value, str) else None

@@ -81,13 +81,15 @@ def _endpoint(job: Job, host: int, local: int) -> str:
     if not address:
         raise PlanError(
             f"the address of host {host} is not known; Paddle needs the address of every host. "
-            "Start with a scheduler that lists the hosts (Slurm), or use one host."
+            "Start with a scheduler that lists the hosts (Slurm), or use one host.",
+            code="XMP-H04",
         )
     if ":" in address:
         # Paddle splits an endpoint at its colon (3.3.1, distributed/parallel.py).
         raise PlanError(
             f"host {host} is {address}, and Paddle takes no IPv6 address in an endpoint. Give the "
-            "name or the IPv4 address of every host."
+            "name or the IPv4 address of every host.",
+            code="XMP-H04",
         )
     return f"{address}:{job.port(_need(job, host, local))}"
 

@@ -62,7 +62,8 @@ def refuse_without_ray() -> None:
     if not is_installed():
         raise PlanError(
             'engine="ray": Ray is not installed here. Run: pip install ray (and on every host of '
-            'the cluster), or give engine="local" to try the program on this machine'
+            'the cluster), or give engine="local" to try the program on this machine',
+            code="XMP-H06",
         )
 
 
@@ -87,14 +88,18 @@ def connect() -> Any:
         with signals.as_usual(), own_sigterm():  # it may wait for minutes
             ray.init(log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
-        raise StartError(_unreachable(address, error)) from error
+        raise StartError(_unreachable(address, error), code="XMP-H06") from error
     except ValueError as error:
-        raise PlanError(f'engine="ray": RAY_ADDRESS={brief(address)}: {error}') from error
+        raise PlanError(
+            f'engine="ray": RAY_ADDRESS={brief(address)}: {error}', code="XMP-H06"
+        ) from error
     except RuntimeError as error:  # Ray 2.60: check_version_info in _private/utils.py
         if "Version mismatch" not in str(error):
             raise
         text = " ".join(str(error).split())
-        raise PlanError(f'engine="ray": the cluster has another Ray or Python. {text}') from error
+        raise PlanError(
+            f'engine="ray": the cluster has another Ray or Python. {text}', code="XMP-H06"
+        ) from error
     _own_jobs.add(ray.get_runtime_context().get_job_id())
     return ray
 
@@ -105,7 +110,8 @@ def _refuse_client(used: bool) -> None:
         raise PlanError(
             'engine="ray": this process is connected by Ray Client (an address with ray://), which '
             "does not pass on what xmp needs of Ray. Run the program on a host of the cluster: "
-            "`ray job submit -- python program.py`, or there with RAY_ADDRESS=auto"
+            "`ray job submit -- python program.py`, or there with RAY_ADDRESS=auto",
+            code="XMP-H06",
         )
 
 
@@ -120,7 +126,7 @@ def _refuse_silent(address: str) -> None:
     except OSError as error:
         if signals.from_handler(error):
             raise
-        raise StartError(_unreachable(address, error)) from error
+        raise StartError(_unreachable(address, error), code="XMP-H06") from error
 
 
 def _unreachable(address: str, error: BaseException) -> str:

@@ -133,9 +133,11 @@ class RayGroup:
         try:
             return list(self._ray.get(list(asked)))
         except self._ray.exceptions.RuntimeEnvSetupError as error:
-            raise StartError(in_words(error)) from None
+            raise StartError(in_words(error), code="XMP-H07") from None
         except self._ray.exceptions.RayError:
-            raise StartError(failed_host(self._ray, asked, self._reservation.names)) from None
+            raise StartError(
+                failed_host(self._ray, asked, self._reservation.names), code="XMP-H07"
+            ) from None
 
     def _meet(self, need: Wanted, found: Sequence[dict[str, Any]]) -> None:
         """Reach the agents, which have started, and learn from them what the hosts are."""
@@ -182,7 +184,7 @@ class RayGroup:
             found: Described = agent.expect(Described, _PING)
         except (Closed, TimeoutError) as error:
             raise StartError(
-                f"the agent of {agent.name} did not start: {agent.how_it_ended()}"
+                f"the agent of {agent.name} did not start: {agent.how_it_ended()}", code="XMP-H07"
             ) from error
         agent.rest()
         return found
@@ -213,7 +215,8 @@ class RayGroup:
                 f"{need.said}: {self.hosts[0].name} would run on {device} with runtime "
                 f"{plan.runtime!r} ({plan.why}), and a slice is for its TPU chips. Install there "
                 'what uses them (`pip install "jax[tpu]"` or "torch_xla[tpu]"), or give a number '
-                'of hosts with runtime="cpu"'
+                'of hosts with runtime="cpu"',
+                code="XMP-P06",
             )
 
     def inherited(self) -> None:
@@ -230,7 +233,7 @@ class RayGroup:
                 self._paths = self._ray.get(asked, timeout=_PING)
             except self._ray.exceptions.RayError:
                 names = [agent.name for agent in self._agents]
-                raise StartError(failed_host(self._ray, asked, names)) from None
+                raise StartError(failed_host(self._ray, asked, names), code="XMP-H07") from None
             self._entries = entries
         return list(self._paths[index])
 

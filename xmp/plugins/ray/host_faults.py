@@ -128,7 +128,7 @@ def refuse_versions(found: Sequence[dict[str, Any]]) -> None:
     if wrong:
         more = len(wrong) - 1
         others = f" (and {more} more host{'s' * (more > 1)} like it)" if more else ""
-        raise PlanError(f'engine="ray": {wrong[0]}{others}')
+        raise PlanError(f'engine="ray": {wrong[0]}{others}', code="XMP-H03")
 
 
 def _lacks(host: dict[str, Any], python: str, version: str) -> str:

@@ -91,20 +91,29 @@ def checked(hosts: object) -> Hosts:
     if not isinstance(hosts, (list, tuple)):
         count = count_of(hosts, _ALLOWED)
         if count > MOST:
-            raise PlanError(f"hosts={count}: a launch takes {MOST} hosts at most. Give fewer")
+            raise PlanError(
+                f"hosts={count}: a launch takes {MOST} hosts at most. Give fewer", code="XMP-H05"
+            )
         return count
     for each in hosts:
         if not isinstance(each, str):
             kind = type(each).__name__
             raise TypeError(f"hosts={brief(hosts)}: a node id is a str in hexadecimal, not {kind}")
     if not hosts:
-        raise PlanError(f"hosts={hosts!r} names no node. Give a whole number from 1 up{_ALLOWED}")
+        raise PlanError(
+            f"hosts={hosts!r} names no node. Give a whole number from 1 up{_ALLOWED}",
+            code="XMP-H05",
+        )
     ids = [each.strip().lower() for each in hosts]
     double = sorted({each for each in ids if ids.count(each) > 1})
     if double:
-        raise PlanError(f"hosts= has {brief(double)} more than once. Name each node once")
+        raise PlanError(
+            f"hosts= has {brief(double)} more than once. Name each node once", code="XMP-H05"
+        )
     if len(ids) > MOST:
-        raise PlanError(f"hosts= names {len(ids)} nodes; a launch takes {MOST} at most")
+        raise PlanError(
+            f"hosts= names {len(ids)} nodes; a launch takes {MOST} at most", code="XMP-H05"
+        )
     return Nodes(tuple(ids))
 
 
@@ -132,7 +141,8 @@ def _node(given: str, cluster: Sequence[ClusterHost]) -> ClusterHost:
     more = f" and {len(cluster) - _SHOWN} more" if len(cluster) > _SHOWN else ""
     raise PlanError(
         f"hosts= has {brief(given)}: the Ray cluster has no such living node. Allowed: "
-        f"{existing}{more}. `ray.nodes()` lists them as NodeID"
+        f"{existing}{more}. `ray.nodes()` lists them as NodeID",
+        code="XMP-H05",
     )
 
 
@@ -140,7 +150,8 @@ def _of_slice(hosts: TpuSlice, request: Request, cluster: Sequence[ClusterHost])
     if request.runtime in _NO_DEVICES or _OF_RUNTIME.get(request.runtime or "", "TPU") != "TPU":
         raise PlanError(
             f"hosts='{hosts}' with runtime={request.runtime!r}: this runtime uses no TPU. Give a "
-            "runtime that does, or a number of hosts"
+            "runtime that does, or a number of hosts",
+            code="XMP-P06",
         )
     of_kind = [host for host in cluster if hosts.is_of(host)]
     chips = hosts.chips // hosts.hosts(cluster)
@@ -217,7 +228,8 @@ def _refuse_different(name: str, cluster: Sequence[ClusterHost], count: int) -> 
         raise PlanError(
             f"hosts={count} without nprocs=: {first} has {more} {name}s and {last} has {fewer}, "
             f"and each host runs as many replicas as the others. Give nprocs={fewer}, or name "
-            "hosts that are alike by their node ids"
+            "hosts that are alike by their node ids",
+            code="XMP-H03",
         )
 
 

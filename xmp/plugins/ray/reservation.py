@@ -114,7 +114,8 @@ class Reservation:
         if node not in found:
             raise StartError(
                 f"{self.need.said}: the first host of the slice has gone "
-                "before the others were taken. Launch again, or with max_restarts=1"
+                "before the others were taken. Launch again, or with max_restarts=1",
+                code="XMP-H07",
             )
         return found[node].labels[slices.NAME]
 
@@ -160,7 +161,9 @@ class Reservation:
         """The hosts, in the order of the bundles."""
         found = {host.node_id: host for host in hosts_of(self._ray)}
         if not found.keys() >= {*self._where}:
-            raise StartError(f"{self.need.said}: a host has gone while the launch began")
+            raise StartError(
+                f"{self.need.said}: a host has gone while the launch began", code="XMP-H07"
+            )
         return [found[node] for node in self._where]
 
     # --- waiting -------------------------------------------------------------------------------
@@ -196,7 +199,7 @@ class Reservation:
         self._checked = time.monotonic()
         name = shortage.absent(self.need, cluster)
         if name and (isinstance(self.need.hosts, Nodes) or not may_grow(self._ray)):
-            raise PlanError(shortage.refusal(self.need, cluster, name))
+            raise PlanError(shortage.refusal(self.need, cluster, name), code="XMP-H07")
 
     def _say(self, cluster: Sequence[ClusterHost]) -> None:
         self._said = True

@@ -37,7 +37,8 @@ def checked(given: object) -> dict[str, Any]:
         hint = "; give it to ray.init(runtime_env=...)" if {*unknown} & {*_OF_JOBS} else ""
         raise PlanError(
             f"runtime_env has {', '.join(unknown)}. Allowed for a launch: "
-            f"{', '.join(sorted(known))}{hint}"
+            f"{', '.join(sorted(known))}{hint}",
+            code="XMP-H07",
         )
     return dict(given)
 
@@ -54,7 +55,9 @@ def stored(given: Mapping[str, Any]) -> str:
         found = RuntimeEnv(**_uploaded(dict(given)))
         return json.dumps(found.to_dict(), sort_keys=True)
     except (ValueError, RuntimeEnvSetupError) as error:
-        raise PlanError(f"runtime_env: {error}") from None  # its values may be secrets
+        raise PlanError(
+            f"runtime_env: {error}", code="XMP-H07"
+        ) from None  # its values may be secrets
     except TypeError as error:
         raise TypeError(f"runtime_env: {error}") from None
 

@@ -44,7 +44,8 @@ def refuse_forked(ray: Any) -> None:
         raise StartError(
             'engine="ray": this process is a fork of one that is connected to Ray, and Ray does '
             "not work in forks. Launch from the parent, or from a process that is no fork "
-            '(subprocess, multiprocessing with "spawn")'
+            '(subprocess, multiprocessing with "spawn")',
+            code="XMP-H06",
         )
 
 
@@ -67,7 +68,8 @@ def connected_meanwhile(said: str) -> Iterator[None]:
         if isinstance(error, XmpError) or signals.from_handler(error) or not _ends(connected):
             raise
         raise StartError(
-            f"{said}: the program has called ray.shutdown() while xmp waited for the hosts"
+            f"{said}: the program has called ray.shutdown() while xmp waited for the hosts",
+            code="XMP-H06",
         ) from error
 
 

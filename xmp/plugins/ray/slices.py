@@ -117,13 +117,15 @@ def parsed(text: str) -> TpuSlice:
     if not colon:
         raise PlanError(
             f"hosts={brief(text)} is no TPU slice. Allowed: a whole number from 1 up, a list of "
-            f"node ids, or {_EXAMPLE}"
+            f"node ids, or {_EXAMPLE}",
+            code="XMP-H05",
         )
     generation = generation_named(name) or generation_of_type(name)
     if generation is None:
         names = ", ".join(each.name for each in GENERATIONS)
         raise PlanError(
-            f"hosts={brief(text)}: no TPU generation is called {brief(name)}. Allowed: {names}"
+            f"hosts={brief(text)}: no TPU generation is called {brief(name)}. Allowed: {names}",
+            code="XMP-P11",
         )
     sides = 2 if generation.flat else 3
     box = parse_topology(topology)
@@ -131,7 +133,8 @@ def parsed(text: str) -> TpuSlice:
         example = "4x4" if generation.flat else "2x2x4"
         raise PlanError(
             f"hosts={brief(text)}: {brief(topology)} is no topology of {generation.name}. Allowed: "
-            f'{sides} sides in chips, as in "{generation.name}:{example}"'
+            f'{sides} sides in chips, as in "{generation.name}:{example}"',
+            code="XMP-P11",
         )
     own = HOST_SHAPES[min(prod(box), 4)] if prod(box) in (1, 2, 4) else HOST_SHAPES[4]
     try:
@@ -139,7 +142,8 @@ def parsed(text: str) -> TpuSlice:
     except PlanError:
         raise PlanError(
             f"hosts={brief(text)}: hosts of {own[0]}x{own[1]} chips cannot form a slice of "
-            f"{topology}. Allowed: sides that are multiples of these"
+            f"{topology}. Allowed: sides that are multiples of these",
+            code="XMP-P11",
         ) from None
     return TpuSlice(generation, topology)
 
@@ -163,7 +167,8 @@ def refuse_mixed(nodes: Sequence[ClusterHost], cluster: Sequence[ClusterHost], s
     if len(given) > 1:
         raise PlanError(
             f"{said}: Ray has given hosts of the TPU slices {', '.join(given)}, which do not reach "
-            'each other. Name a slice, as in hosts="v6e:4x4", or give runtime="cpu"'
+            'each other. Name a slice, as in hosts="v6e:4x4", or give runtime="cpu"',
+            code="XMP-H07",
         )
 
 
@@ -200,7 +205,8 @@ def in_worker_order(known: Sequence[HostFacts], said: str, must: bool) -> list[i
         found = ", ".join(f"{facts.hostname}: {each}" for facts, each in zip(known, ids))
         raise PlanError(
             f"hosts={said!r}: the hosts that Ray has given are TPU workers {found}. They must be "
-            f"0 to {len(known) - 1}, each once: check {_ID} where `ray start` was called"
+            f"0 to {len(known) - 1}, each once: check {_ID} where `ray start` was called",
+            code="XMP-P11",
         )
     return list(range(len(known)))
 

@@ -34,7 +34,9 @@ class Limit(NamedTuple):
 
     def error(self, text: str) -> XmpError:
         """What is raised at its end."""
-        return (ReplicaTimeout if self.name == "timeout" else StartError)(text)
+        if self.name == "timeout":
+            return ReplicaTimeout(text, code="XMP-T01")
+        return StartError(text, code="XMP-H07")
 
 
 def limit_of(limits: Limits | None, begun: float) -> Limit:

@@ -87,7 +87,7 @@ class Xrt(TorchDist):
     def averaging_members(self, group: Any) -> Members:
         """Return the collectives of the mesh; raise PlanError for a group."""
         if group is not None:
-            raise PlanError(NO_GROUPS)
+            raise PlanError(NO_GROUPS, code="XMP-P12")
         return self
 
     def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:

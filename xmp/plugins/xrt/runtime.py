@@ -86,7 +86,8 @@ class Xrt(Runtime):
         if version_of(facts, "torch_xla") >= (2, 1):
             raise PlanError(
                 f"runtime 'xrt' needs torch_xla up to 2.0; {facts.frameworks['torch_xla']} no "
-                'longer has XRT. Use runtime="pjrt".'
+                'longer has XRT. Use runtime="pjrt".',
+                code="XMP-P06",
             )
         setup = _setup(facts)
         name = TPUS if setup.kind == "TPU" else GPUS
@@ -136,7 +137,8 @@ def _setup(facts: HostFacts) -> Setup:
         raise PlanError(
             f"{DEVICE}={env[DEVICE]} says that this process is a replica already, where "
             f"{WORLD}={hosts} counts replicas, not hosts. Launch from outside it, or pass "
-            'runtime="cpu".'
+            'runtime="cpu".',
+            code="XMP-P09",
         )
     if CONFIG in env or TPUS in env:
         entries = _entries(env[CONFIG], CONFIG) if env.get(CONFIG) else ()
@@ -147,11 +149,13 @@ def _setup(facts: HostFacts) -> Setup:
         entries = _entries(env[WORKERS], WORKERS) if env.get(WORKERS) else ()
         if not entries and hosts > 1:
             raise PlanError(
-                f"{WORLD}={hosts} hosts with GPUs need {WORKERS}. Set it, with one entry per host."
+                f"{WORLD}={hosts} hosts with GPUs need {WORKERS}. Set it, with one entry per host.",
+                code="XMP-P07",
             )
         if entries and len(entries) != hosts:
             raise PlanError(
-                f"{WORKERS} names {len(entries)} hosts, but {WORLD}={hosts}. Make them equal."
+                f"{WORKERS} names {len(entries)} hosts, but {WORLD}={hosts}. Make them equal.",
+                code="XMP-P07",
             )
         workers = tuple((entry["host"], int(entry["port"])) for entry in entries)
         index = _index(env.get(LOCAL_WORKER), ())
@@ -160,7 +164,8 @@ def _setup(facts: HostFacts) -> Setup:
     found = f"{given} without the configuration that it belongs to" if given else "no devices"
     raise PlanError(
         f"runtime 'xrt' finds {found}: set {CONFIG} (or {TPUS}) for TPU or {GPUS} for GPU"
-        + (f", or unset {' and '.join(name for name in PARTS if name in env)}." if given else ".")
+        + (f", or unset {' and '.join(name for name in PARTS if name in env)}." if given else "."),
+        code="XMP-P06",
     )
 
 
@@ -168,14 +173,18 @@ def _checked(setup: Setup) -> Setup:
     if setup.index >= setup.hosts:
         raise PlanError(
             f"{LOCAL_WORKER} says host {setup.index}, but {WORLD}={setup.hosts} hosts. "
-            f"Allowed: 0 to {setup.hosts - 1}."
+            f"Allowed: 0 to {setup.hosts - 1}.",
+            code="XMP-P07",
         )
     return setup
 
 
 def _number(text: str, name: str) -> int:
     if not is_number(text) or int(text) < 1:
-        raise PlanError(f"{name}={text!r} is not a number of devices or hosts. Allowed: 1 or more.")
+        raise PlanError(
+            f"{name}={text!r} is not a number of devices or hosts. Allowed: 1 or more.",
+            code="XMP-P07",
+        )
     return int(text)
 
 
@@ -186,11 +195,13 @@ def _entries(text: str, name: str) -> tuple[re.Match[str], ...]:
     for part in text.split("|"):
         match = form.fullmatch(part.strip())
         if match is None:
-            raise PlanError(f'{name}: {part!r} is malformed. Allowed: "{shown}".')
+            raise PlanError(f'{name}: {part!r} is malformed. Allowed: "{shown}".', code="XMP-P07")
         found.append(match)
     found.sort(key=lambda match: int(match["ord"]))
     if [int(match["ord"]) for match in found] != list(range(len(found))):
-        raise PlanError(f"{name}={text!r}: ORD must be each of 0 to {len(found) - 1} once.")
+        raise PlanError(
+            f"{name}={text!r}: ORD must be each of 0 to {len(found) - 1} once.", code="XMP-P07"
+        )
     return tuple(found)
 
 
@@ -199,7 +210,9 @@ def _index(text: str | None, entries: tuple[re.Match[str], ...]) -> int:
         return int(entries[0]["ord"]) if entries else 0
     found = re.fullmatch(r"[\w-]+(?::(\d+))?", text)
     if found is None:
-        raise PlanError(f'{LOCAL_WORKER}={text!r} is malformed. Allowed: "NAME:ORD".')
+        raise PlanError(
+            f'{LOCAL_WORKER}={text!r} is malformed. Allowed: "NAME:ORD".', code="XMP-P07"
+        )
     return int(found[1] or 0)
 
 
@@ -223,7 +236,8 @@ def _gpu(job: Job, facts: HostFacts, setup: Setup, local: int, ordinal: int) -> 
     if len(visible) < job.local:
         mask = f"{CUDA_MASK}={facts.env.get(CUDA_MASK)!r}"
         raise PlanError(
-            f"{GPUS}={facts.env[GPUS]}, but {mask} leaves {len(visible)}. Make them equal."
+            f"{GPUS}={facts.env[GPUS]}, but {mask} leaves {len(visible)}. Make them equal.",
+            code="XMP-P07",
         )
     return {
         **job.once("workers", lambda: _gpu_workers(job, setup)),
@@ -260,7 +274,8 @@ def _service_address(job: Job, facts: HostFacts, setup: Setup) -> str:
         return f"{setup.workers[0][0]}:{SERVICE_PORT}"
     raise PlanError(
         f"{WORLD}={setup.hosts} hosts meet at {SERVICE}, which is not set. Set it to "
-        f"HOST:{SERVICE_PORT} of the first host, the same on every host."
+        f"HOST:{SERVICE_PORT} of the first host, the same on every host.",
+        code="XMP-P07",
     )
 
 
