@@ -172,10 +172,9 @@ def test_the_host_of_the_store_leaves_after_those_that_wait_there(
 
 
 def test_the_program_of_the_guide(stage: Stage) -> None:
-    page = (ROOT / "docs/guide/torch.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (program,) = (each for each in blocks if "xmp.data_parallel(" in each)
-    done = stage.python(str(stage.write(program, "program.py")))
+    page = (ROOT / "docs/guide/data-parallel.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
+    ((program, shown),) = (each for each in blocks if "train(steps=20)" in each[0])
+    done = stage.python(str(stage.write(program, "program.py")), timeout=60)
     stage.gone()
-    assert done.code == 0, done.err
-    assert done.out.startswith("OrderedDict")
+    assert (done.code, done.out) == (0, shown), done.err
