@@ -16,6 +16,7 @@ SCRIPTS = (
     "scripts/test",
     "scripts/_lane",
     "scripts/demo",
+    "scripts/pictures",
     "scripts/faults",
     "scripts/_env.sh",
     ".ci/run",
