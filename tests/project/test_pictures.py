@@ -36,7 +36,8 @@ def words(path: Path) -> list[str]:
 @pytest.mark.parametrize("kind", ["bench", "how"])
 def test_a_drawing_is_kept_as_it_is_drawn(kind: str, tmp_path: Path) -> None:
     kept = {path.name: path.read_text() for path in KEPT if path.name.startswith(f"{kind}-")}
-    assert {path.name: path.read_text() for path in drawn(kind, tmp_path)} == kept
+    new = {path.name: path.read_text() for path in drawn(kind, tmp_path)}
+    assert new == kept, f"./scripts/pictures {kind} draws them again"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,8 @@ def test_a_drawing_is_kept_as_it_is_drawn(kind: str, tmp_path: Path) -> None:
 )
 def test_a_picture_of_a_launch_says_what_the_launch_does(name: str, tmp_path: Path) -> None:
     (path,) = drawn(name, tmp_path)
-    assert words(path) == words(ROOT / "docs/pictures" / path.name)
+    kept = ROOT / "docs/pictures" / path.name
+    assert words(path) == words(kept), f"./scripts/pictures {name} draws it again"
 
 
 def test_no_picture_is_left_over() -> None:
