@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import picture
 import report
 from cases import CASES, ROWS, Row
 from figures import Figures
@@ -40,7 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the JSON goes (in --out)")
     parser.add_argument(
         "--from", type=Path, metavar="JSON", dest="kept",
-        help="measure nothing: show an earlier run and write its table and picture again",
+        help="measure nothing: show an earlier run and write its table and pictures again",
     )  # fmt: skip
     parser.add_argument(
         "--into", type=Path, metavar="JSON",
@@ -178,14 +179,12 @@ def beside_peers(console: Console, cpus: Sequence[int], rounds: int) -> dict[str
 def write_out(
     folder: Path, rows: Sequence[Row], figures: Figures, known: dict[str, Any], console: Console
 ) -> None:
-    """Write the table for docs/bench.md and the picture."""
-    import picture  # matplotlib takes longer to import than a quick row to measure
-
-    title = report.title_of(known)
-    table, drawing = folder / "bench.md", folder / "bench.png"
-    picture.draw(rows, figures, title, report.digest(figures), drawing)
-    table.write_text(report.as_markdown(rows, figures, title))
-    console.print(f"{table}\n{drawing}", highlight=False)
+    """Write the table for docs/bench.md and the pictures."""
+    pictures = picture.write(figures, len(known["cores used"]), folder)
+    table = folder / "bench.md"
+    table.write_text(report.as_markdown(rows, figures, report.title_of(known)))
+    for path in (table, *pictures):
+        console.print(path, highlight=False)
 
 
 if __name__ == "__main__":

@@ -1,105 +1,241 @@
-"""The picture of a run: a bar for each target, and a line over the number of replicas."""
+"""The pictures of a run: what a user waits for, 1 to 256 replicas, and memory."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+import math
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-from cases import COUNTS, Row, Target
-from figures import Figures, Verdict
-from report import verdict_of
+from cases import COUNTS
+from figures import Figures, Key
 
-matplotlib.use("Agg")  # before pyplot looks for a screen
+sys.path.append(str(Path(__file__).parents[1] / "_pictures"))
+from svg import WIDTH, Picture
 
-from matplotlib import pyplot
-from matplotlib.axes import Axes
-
-# Blue and orange differ for colour-blind readers too; the hatching and the words for all.
-LOOKS = {
-    "reached": {"color": "tab:blue"},
-    "within spread": {"color": "tab:orange", "hatch": "..", "edgecolor": "black"},
-    "SHORT": {"color": "tab:orange", "hatch": "//", "edgecolor": "black"},
-}
-LINES = {
-    ("scaling", "xmp"): ("tab:blue", "o"),
-    ("scaling", "floor"): ("tab:grey", "s"),
-    ("peer scaling", "torch"): ("tab:orange", "^"),
-}
-SOURCE = "Source"
-"""The text chunk of the PNG that has the digest of the figures it was drawn from."""
-Found = tuple[str, Target, Verdict]
+TICKS = {0.001: "1 ms", 0.01: "10 ms", 0.1: "100 ms", 1.0: "1 s", 10.0: "10 s"}
+Scale = Callable[[float], float]
 
 
-def draw(rows: Sequence[Row], figures: Figures, title: str, source: str, path: Path) -> None:
-    """Write a PNG with what was measured at ``path``; ``source`` is the figures' digest."""
-    found = _found(rows, figures)
-    height = max(5.0, 0.42 * len(found) + 1.5)
-    figure, axes = pyplot.subplots(1, 2, figsize=(17, height), width_ratios=(1.5, 1))
-    _bars(axes[0], found)
-    _scaling(axes[1], figures)
-    figure.suptitle(title, fontsize=10)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, metadata={SOURCE: source})
-    pyplot.close(figure)
+@dataclass(frozen=True)
+class Shown:
+    """One group of bars: its words, in one line or two, and what stands in them."""
+
+    words: str
+    case: str
+    systems: str
+    """xmp, its peer, the floor if there is one"""
+    what: str = "seconds"
+    floor: str = "floor"
+    """What the floor's bar is called."""
+
+    @property
+    def keys(self) -> list[Key]:
+        return [(self.case, system, self.what) for system in self.systems.split()]
+
+    def bars(self, figures: Figures) -> Iterable[tuple[str, str, float]]:
+        """Give look, name and figure of each bar."""
+        xmp, peer, *floor = self.keys
+        yield "xmp", "xmp", figures.median(xmp)
+        yield "peer", peer[1], figures.median(peer)
+        for key in filter(figures.has, floor):
+            yield "floor", self.floor, figures.median(key)
 
 
-def _found(rows: Sequence[Row], figures: Figures) -> list[Found]:
-    found = []
+TIMES = (
+    Shown("first spawn of a script|that imported torch", "first", "xmp torch"),
+    Shown('first spawn, xmp.preload("torch")|on the first line', "first", "xmp-preload torch"),
+    Shown("second and later spawn|of a script", "second", "xmp torch floor"),
+    Shown("until the first all-reduce|is done (gloo), warm", "reduce", "xmp torch floor"),
+    Shown("until the first all-gather|is done (JAX), warm", "jax", "xmp multiprocessing floor"),
+    Shown("with an argument of 512 MB,|warm", "array", "xmp torch"),
+    Shown(
+        "whole script with one all-reduce,|process start to end",
+        "script",
+        "xmp torch single",
+        floor="one process, no spawn",
+    ),
+    Shown(
+        "second launch over Ray,|4 replicas, until all-reduce",
+        "ray",
+        "xmp TorchTrainer",
+        what="seconds@second",
+    ),
+)
+MEMORY = (
+    Shown("private memory|of 8 replicas", "memory", "xmp torch floor", "private"),
+    Shown("all processes of the launch|(PSS)", "memory", "xmp torch floor", "pss of tree"),
+    Shown("8 replicas that share|a 512 MB argument (PSS)", "array", "xmp torch", "pss"),
+)
+NAMES = {"xmp": "xmp", "peer": "the peer named", "floor": "floor: a loop of os.fork"}
+LEFT, TOP, BAR, GAP = 250, 62, 16, 14
+"""Where bars begin; the height of a bar's line, and between two groups."""
+
+
+def seconds(value: float) -> str:
+    """Give three digits, so that a figure can be found in the table."""
+    return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.0f} ms"
+
+
+def megabytes(value: float) -> str:
+    return f"{value / 1e6:,.0f} MB"
+
+
+def times(figures: Figures, cores: int) -> Picture | None:
+    """Draw what a user waits for, on a logarithmic axis; None where nothing of it was measured."""
+    picture = Picture("Seconds of eight things that a user waits for: xmp, its peers and the floor")
+    rows = [row for row in TIMES if figures.has(*row.keys[:2])]
+    picture.text(20, 28, f"What you wait for: 8 replicas on {cores} cores", size=15, bold=True)
+
+    most = max([30.0, *(value for row in rows for _, _, value in row.bars(figures))])
+
+    def scale(value: float) -> float:
+        return LEFT + 310 * math.log10(max(value, 0.01) / 0.01) / math.log10(most / 0.01)
+
+    bottom = _groups(picture, rows, figures, scale, seconds)
+    grid = Picture("")
+    for value, words in [*TICKS.items()][1:]:
+        picture.text(scale(value), bottom + 18, words, "muted", 12, "middle")
+        grid.path([(scale(value), TOP), (scale(value), bottom)], "grid")
+    picture.text(20, bottom + 18, "logarithmic axis, medians", "muted", 12)
+    picture.height = bottom + 34
+    return picture.over(grid) if rows else None
+
+
+def memory(figures: Figures, _: int) -> Picture | None:
+    """Draw what a launch takes, as bars from zero."""
+    picture = Picture("Memory of a launch of eight replicas: xmp, torch and the floor")
+    rows = [row for row in MEMORY if figures.has(*row.keys[:2])]
+    picture.text(20, 28, "Memory of 8 replicas that have imported torch", size=15, bold=True)
+    most = max((value for row in rows for _, _, value in row.bars(figures)), default=1.0)
+
+    def scale(value: float) -> float:
+        return LEFT + 310 * value / most
+
+    bottom = _groups(picture, rows, figures, scale, megabytes)
+    picture.text(20, bottom + 12, "bars from zero, medians", "muted", 12)
+    picture.height = bottom + 28
+    return picture if rows else None
+
+
+def _groups(
+    picture: Picture,
+    rows: list[Shown],
+    figures: Figures,
+    scale: Scale,
+    shown: Callable[[float], str],
+) -> float:
+    """Draw a group of bars for each row; return the y below the last one."""
+    _legend(picture, {look for row in rows for look, _, _ in row.bars(figures)})
+    y = TOP + 8
     for row in rows:
-        for target in row.targets:
-            verdict = verdict_of(target, figures)
-            if verdict is not None and target.beside is not None:
-                words = textwrap.fill(f"{row.name} | {target.beside[1]}", 58)
-                found.append((words, target, verdict))
-    return found
+        bars = [*row.bars(figures)]
+        for line, words in enumerate(row.words.split("|")):
+            picture.text(20, y + 11 + 17 * line, words)
+        for line, (look, name, value) in enumerate(bars):
+            _bar(picture, look, y + line * BAR, scale(value))
+            label = f"{name} {shown(value)}"
+            if look == "peer":
+                label += f"  ({_times(value / bars[0][2])})"
+            picture.text(
+                scale(value) + 11, y + 12 + line * BAR, label, look, 12, bold=look == "xmp"
+            )
+        y += BAR * max(len(bars), 2) + GAP
+    return y
 
 
-def _times_better(target: Target, verdict: Verdict) -> float:
-    """How far the target is surpassed: 1 is the target's line for every row."""
-    if target.at_least is not None:
-        return verdict.ratio / target.at_least
-    assert target.at_most is not None
-    return target.at_most / verdict.ratio
+def _bar(picture: Picture, look: str, y: float, end: float) -> None:
+    picture.rect(LEFT, y + 6, max(end - LEFT, 1), 4, look)
+    picture.mark(look, end, y + 8)
 
 
-def _bars(axis: Axes, found: Sequence[Found]) -> None:
-    """Bars from the target's line: to the right where it is reached, to the left where not."""
-    axis.set_xscale("log")
-    for place, (_, target, verdict) in enumerate(found):
-        times = _times_better(target, verdict)
-        axis.barh(place, times - 1, left=1, **LOOKS[verdict.word])
-        sign, limit = ("≥", target.at_least) if target.at_least else ("≤", target.at_most)
-        digits = 0 if verdict.ratio >= 10 else 2  # as in the table
-        missed = "" if verdict.reached else f"  ✗ {verdict.word.lower()}"
-        axis.annotate(
-            f" {verdict.ratio:.{digits}f}×, target {sign} {limit:g}×{missed}",
-            (max(1.0, times), place), va="center", fontsize=7,
-        )  # fmt: skip
-    axis.set_yticks(range(len(found)), [words for words, _, _ in found], fontsize=7)
-    axis.invert_yaxis()
-    axis.axvline(1, color="black", linestyle=":")
-    times = [_times_better(target, verdict) for _, target, verdict in found]
-    axis.set_xlim(0.7 * min([1.0, *times]), 6 * max([1.5, *times]))
-    ticks = [n for n in (0.5, 1, 2, 5, 10, 20) if n <= max([2.0, *times])]
-    axis.set_xticks(ticks, [f"{n:g}×" for n in ticks])
-    axis.minorticks_off()
-    axis.set_xlabel("how many times better than the target (dotted line), logarithmic")
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.2f}×"  # as in the table
 
 
-def _scaling(axis: Axes, figures: Figures) -> None:
-    for (case, system), (color, marker) in LINES.items():
-        counts = [n for n in COUNTS if figures.has((case, system, f"seconds@{n}"))]
-        seconds = [figures.median((case, system, f"seconds@{n}")) for n in counts]
-        if counts:
-            axis.plot(counts, seconds, marker=marker, color=color, label=system)
-    if axis.lines:
-        axis.legend()
-        axis.set(xscale="log", yscale="log")
-    axis.set_xticks(COUNTS, [str(count) for count in COUNTS])
-    axis.minorticks_off()
-    axis.grid(alpha=0.3)
-    axis.set(xlabel="replicas", ylabel="seconds from the call to the last replica in fn")
-    axis.set_title("warm spawn of 1…256 replicas")
+def _legend(picture: Picture, looks: set[str]) -> None:
+    x = 26.0
+    for look, words in NAMES.items():
+        if look in looks:
+            picture.mark(look, x, 47)
+            picture.text(x + 10, 51, words, look, 12)
+            x += 34 + 6.3 * len(words)
+    picture.text(x, 51, "(×: how many times xmp's)", "muted", 12)
+
+
+LINES = {
+    ("scaling", "xmp"): ("xmp", "xmp"),
+    ("scaling", "floor"): ("floor", "floor: a loop of os.fork"),
+    ("peer scaling", "torch"): ("peer", "torch.multiprocessing.spawn"),
+}
+
+
+def replicas(figures: Figures, cores: int) -> Picture | None:
+    """Draw a warm spawn of 1 to 256 replicas, both axes logarithmic."""
+    picture = Picture("Seconds of a warm spawn of 1 to 256 replicas: xmp, torch and the floor")
+    picture.text(20, 28, f"A warm spawn of 1 to 256 replicas on {cores} cores", size=15, bold=True)
+    picture.text(20, 48, "from the call to the last replica in the function", "muted", 12)
+    left, right, top, bottom = 70, WIDTH - 60, 70, 390
+
+    def across(count: float) -> float:
+        return left + (right - left) * math.log2(count) / math.log2(max(COUNTS))
+
+    most = max([16.0, *(max(_medians(of, figures).values(), default=0) for of in LINES)])
+
+    def up(value: float) -> float:
+        return bottom - (bottom - top) * math.log10(value / 0.001) / math.log10(most / 0.001)
+
+    for value, words in TICKS.items():
+        picture.path([(left, up(value)), (right, up(value))], "grid")
+        picture.text(left - 10, up(value) + 4, words, "muted", 12, "end")
+    for count in COUNTS:
+        picture.text(across(count), bottom + 22, str(count), "muted", 12, "middle")
+    picture.text((left + right) / 2, bottom + 42, "replicas", "muted", 12, "middle")
+    picture.height = bottom + 58
+    drawn = [_curve(picture, key, figures, across, up) for key in LINES]
+    return picture if any(drawn) else None
+
+
+def _medians(of: tuple[str, str], figures: Figures) -> dict[int, float]:
+    keys = {count: (*of, f"seconds@{count}") for count in COUNTS}
+    return {count: figures.median(key) for count, key in keys.items() if figures.has(key)}
+
+
+def _curve(
+    picture: Picture, of: tuple[str, str], figures: Figures, across: Scale, up: Scale
+) -> bool:
+    """Draw one line with its name and its last time; whether there is one."""
+    look, name = LINES[of]
+    found = _medians(of, figures)
+    points = [(across(count), up(value)) for count, value in found.items()]
+    if not points:
+        return False
+    picture.path(points, look, 2)
+    for x, y in points:
+        picture.mark(look, x, y)
+    (x, y), bold = points[-1], look == "xmp"
+    picture.text(x + 10, y + 9 - 9 * bold, seconds([*found.values()][-1]), look, 12, bold=bold)
+    x, y = points[round(0.7 * (len(points) - 1))]
+    place = {"xmp": (-14, "end"), "floor": (26, "start"), "peer": (-16, "end")}[look]
+    picture.text(x, y + place[0], name, look, 13, place[1], bold=bold)
+    if bold and found.get(1, 1) < 0.1:
+        x, y = points[0]
+        picture.text(x + 14, y + 4, "nprocs=1 needs no new process", "muted", 12)
+    return True
+
+
+PICTURES = {"bench-times.svg": times, "bench-replicas.svg": replicas, "bench-memory.svg": memory}
+
+
+def write(figures: Figures, cores: int, folder: Path) -> list[Path]:
+    """Write those of which something was measured; no other run's stay beside them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, draw in PICTURES.items():
+        path, picture = folder / name, draw(figures, cores)
+        path.unlink(missing_ok=True)
+        if picture:
+            path.write_text(picture.svg())
+            written.append(path)
+    return written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -219,12 +218,6 @@ def title_of(facts: dict[str, Any]) -> str:
 
 def _listed(versions: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions)
-
-
-def digest(figures: Figures) -> str:
-    """Return a short name of exactly these samples."""
-    text = json.dumps(samples_of(figures), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def save(document: dict[str, Any], path: Path) -> None:

@@ -27,6 +27,10 @@ class Verdict:
     blamed: str
     seconds: float
     left: tuple[str, ...]
+    lives: tuple[tuple[float, float], ...]
+    """For each rank, when its function began and its process ended, in seconds since the call."""
+    verdict: float
+    """When xmp said which replica had failed, in seconds since the call."""
 
     def faults(self) -> list[str]:
         wrong = [f"left behind: {line}" for line in self.left]
@@ -58,6 +62,7 @@ def meet_until_one_dies(rank: int, victim: int, note: Path) -> None:
 def kill_one(runtime: str, replicas: int, console: Console) -> Verdict:
     """Start, lose one replica, print xmp's report, count what is left."""
     victim = victim_of(replicas)
+    events: list[xmp.Event] = []
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder) / "killed-at"
         context = xmp.spawn(
@@ -66,6 +71,7 @@ def kill_one(runtime: str, replicas: int, console: Console) -> Verdict:
             nprocs=replicas,
             runtime=runtime,
             join=False,
+            events=events.append,
         )
         pids = context.pids()
         error = ending_of(context)
@@ -76,7 +82,19 @@ def kill_one(runtime: str, replicas: int, console: Console) -> Verdict:
     console.print(
         f"\n[bold]{seconds:.2f} s from the kill to the verdict, {len(left)} processes left[/]"
     )
-    return Verdict(victim, f"rank {error.rank}, {error.signal_name}", seconds, left)
+    blamed = f"rank {error.rank}, {error.signal_name}"
+    lives = tuple(life_of(rank, events) for rank in range(replicas))
+    return Verdict(victim, blamed, seconds, left, lives, when("verdict", events))
+
+
+def when(name: str, events: list[xmp.Event]) -> float:
+    return next(event.elapsed for event in events if event.name == name)
+
+
+def life_of(rank: int, events: list[xmp.Event]) -> tuple[float, float]:
+    """Return when the function of ``rank`` began, and when its process ended."""
+    own = [event for event in events if event.rank == rank and event.name != "verdict"]
+    return when("running", own), own[-1].elapsed
 
 
 def ending_of(context: xmp.ProcessContext) -> xmp.ReplicaError:

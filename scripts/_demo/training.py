@@ -29,6 +29,8 @@ class Run:
     framework: str
     stages: tuple[dict[str, float], ...]
     """For each rank, when it reached which stage, in seconds since ``spawn`` was called."""
+    later: float
+    """Seconds from a later call of ``spawn`` until its last replica was in the function."""
     steps_per_second: float
     curve: tuple[float, ...]
     """Test accuracy after each epoch."""
@@ -63,6 +65,8 @@ def train(runtime: str, nprocs: int | None, epochs: int) -> Run:
     module = importlib.import_module(MODULES[runtime])
     called = time.monotonic()
     results = xmp.spawn(module._mp_fn, args=(epochs,), nprocs=nprocs, runtime=runtime)
+    again = time.monotonic()
+    later = xmp.spawn(nothing, nprocs=nprocs, runtime=runtime)
     # Naming a start method gives even a single replica its own process.
     alone = xmp.spawn(
         quietly,
@@ -72,15 +76,21 @@ def train(runtime: str, nprocs: int | None, epochs: int) -> Run:
         start_method="forkserver",
     )
     weights = [flat(result["weights"]) for result in results]
+    stages = tuple(stages_of(timeline, called) for timeline in results.timeline.values())
     return Run(
         runtime=runtime,
         framework="JAX" if runtime == "jax" else "torch",
-        stages=tuple(stages_of(timeline, called) for timeline in results.timeline.values()),
+        stages=stages,
+        later=max(stages_of(timeline, again)["entered"] for timeline in later.timeline.values()),
         steps_per_second=epochs * STEPS_PER_EPOCH / results[0]["seconds"],
         curve=tuple(results[0]["curve"]),
         between_replicas=max(difference(weights[0], other) for other in weights),
         to_one_process=difference(weights[0], flat(alone[0]["weights"])),
     )
+
+
+def nothing(rank: int) -> None:
+    """Do what a launch costs alone."""
 
 
 def quietly(rank: int, train: Callable[..., dict[str, Any]], epochs: int) -> dict[str, Any]:

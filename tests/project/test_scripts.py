@@ -16,6 +16,7 @@ SCRIPTS = (
     "scripts/test",
     "scripts/_lane",
     "scripts/demo",
+    "scripts/pictures",
     "scripts/faults",
     "scripts/publish",
     "scripts/_env.sh",
@@ -192,8 +193,11 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     options = ["--nprocs", "2", "--out", str(picture)]
     text = run([sys.executable, "scripts/_demo/main.py", *options], ROOT, timeout=150)
     assert text.endswith("exit 0"), text
+    assert text.startswith("About a minute on two cores, and no download")
     assert "SIGKILL" in text
     assert "0 processes left" in text
+    for row in ("first call", "later call", "until the error is raised"):
+        assert re.search(rf"{row} .*│ +\d+\.\d\d s │", text), row
     assert "dropped XRT_TPU_CONFIG" in text  # the plan for Kaggle's TPU host
     assert picture.read_bytes().startswith(b"\x89PNG")
 

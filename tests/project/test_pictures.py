@@ -1,0 +1,77 @@
+"""The pictures of the pages are those that ./scripts/pictures draws, and can be read anywhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KEPT = sorted((ROOT / "docs/pictures").glob("*.svg"))
+LAUNCHES = ("process-tree", "failure", "cell")
+MOST_BYTES = 60_000
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(kind: str, folder: Path) -> list[Path]:
+    program = [sys.executable, "scripts/_pictures/main.py", kind, "--out", str(folder)]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return sorted(folder.iterdir())
+
+
+def words(path: Path) -> list[str]:
+    """Everything written in it; how rich parts a line into colours may change."""
+    lines: dict[str, str] = {}
+    for element in ElementTree.parse(path).iter(f"{NAMESPACE}text"):
+        place = element.get("y", "")
+        lines[place] = lines.get(place, "") + "".join(element.itertext())
+    return [re.sub(r"\s+", "", line) for line in lines.values()]
+
+
+@pytest.mark.parametrize("kind", ["bench", "how"])
+def test_a_drawing_is_kept_as_it_is_drawn(kind: str, tmp_path: Path) -> None:
+    kept = {path.name: path.read_text() for path in KEPT if path.name.startswith(f"{kind}-")}
+    new = {path.name: path.read_text() for path in drawn(kind, tmp_path)}
+    assert new == kept, f"./scripts/pictures {kind} draws them again"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "process-tree",
+        "failure",
+        pytest.param("cell", marks=[pytest.mark.failing, pytest.mark.slow]),
+    ],
+)
+def test_a_picture_of_a_launch_says_what_the_launch_does(name: str, tmp_path: Path) -> None:
+    (path,) = drawn(name, tmp_path)
+    kept = ROOT / "docs/pictures" / path.name
+    assert words(path) == words(kept), f"./scripts/pictures {name} draws it again"
+
+
+def test_no_picture_is_left_over() -> None:
+    kinds = {path.stem.partition("-")[0] for path in KEPT} - {"bench", "how"}
+    assert kinds == {name.partition("-")[0] for name in LAUNCHES}
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
+def test_a_picture_stands_alone_in_light_and_dark(path: Path) -> None:
+    """As an image it gets nothing from the page, and nothing from the network."""
+    text = path.read_text()
+    assert len(text.encode()) < MOST_BYTES
+    assert "prefers-color-scheme: dark" in text
+    assert re.findall(r"https?://[^\"]*|url\(|@import|<script", text) == [NAMESPACE[1:-1]]
+    root = ElementTree.fromstring(text)
+    title = root.find(f"{NAMESPACE}title")
+    assert title is not None
+    assert title.text
+    _, _, width, height = map(float, root.get("viewBox", "").split())
+    for element in root.iter(f"{NAMESPACE}text"):
+        assert 0 < float(element.get("x", "")) < width
+        assert 0 < float(element.get("y", "")) < height
+        assert float(element.get("font-size", "")) >= 12, "legible at 700 pixels"
