@@ -15,6 +15,7 @@ import pytest
 from tests.support.stage import ROOT, Outcome, Stage
 
 FOLDER = ROOT / "scripts/examples"
+PROJECT = (ROOT / "pyproject.toml").read_text()
 README = (ROOT / "README.md").read_text()
 FILES = {path.name for path in FOLDER.iterdir() if path.is_file()}
 
@@ -33,7 +34,9 @@ def test_the_first_lines_of_the_readme_name_what_people_look_for() -> None:
     lines = README.splitlines()
     assert len(lines) <= 200
     first = "\n".join(lines[:40])
-    for words in ("digits.ipynb", "Colab", "tried on CPUs only", "# first.py"):
+    minors = [int(each) for each in re.findall(r"Python :: 3\.(\d+)", PROJECT)]
+    pythons = f"Python 3.{min(minors)} to 3.{max(minors)}"
+    for words in (pythons, "digits.ipynb", "Colab", "tried on CPUs only", "# first.py"):
         assert words in first
 
 
