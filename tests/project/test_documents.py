@@ -98,8 +98,8 @@ def shown(page: str, part: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("page", "part"),
     [
-        ("README.md", "# train.py"),
-        ("docs/guide/first-launch.md", "# first.py"),
+        ("README.md", "# first.py"),
+        ("docs/guide/first-launch.md", "# together.py"),
         ("docs/guide/first-launch.md", "@xmp.launcher"),
         ("docs/guide/arguments-and-results.md", "results.by_rank"),
         ("docs/guide/arguments-and-results.md", "join=False"),
