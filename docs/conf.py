@@ -95,6 +95,7 @@ html_theme = "furo"
 html_title = "xmp"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {

@@ -84,6 +84,8 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--failing",
         "--alone",
         "--faults",
+        "--docs",
+        "--docs-online",
         "--all",
     ):
         assert lane in text
