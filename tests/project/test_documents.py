@@ -1,17 +1,17 @@
-"""README and docs: links lead to files and headings, programs print what the pages show."""
+"""README and docs: links lead to files and headings, the API is complete, and the site has it all.
+
+``test_blocks.py`` has what is in their blocks.
+"""
 
 from __future__ import annotations
 
-import ast
 import re
-import socket
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.support.stage import Stage
+import xmp
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -72,81 +72,41 @@ def test_each_block_of_the_guide_names_its_language(path: Path) -> None:
     assert {*fences[1::2]} <= {"```"}
 
 
-# --- programs -------------------------------------------------------------------------------------
-
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-README = ROOT / "README.md"
+API = re.compile(r"^- `xmp\.(\w+)`$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", [README, *GUIDE], ids=name)
-def test_programs_are_python(path: Path) -> None:
-    for language, text in BLOCK.findall(path.read_text()):
-        if language == "python":
-            ast.parse(text)
+def test_the_api_lists_each_public_name_once() -> None:
+    assert sorted(API.findall((ROOT / "docs/api.md").read_text())) == sorted(xmp.__all__)
 
 
-def shown(page: str, part: str) -> tuple[str, str]:
-    """The program of a page that has ``part``, and the output that follows it."""
-    blocks = BLOCK.findall((ROOT / page).read_text())
-    pairs = pairwise(blocks)
-    found = [(a[1], b[1]) for a, b in pairs if a[0] == "python" and b[0] == "text" and part in a[1]]
-    assert found, f"{page} has no program with {part!r} and an output"
-    return found[0]
+# --- the site, which ./scripts/test --docs has built ---------------------------------------------
 
 
-@pytest.mark.peers
-@pytest.mark.parametrize(
-    ("page", "part"),
-    [
-        ("README.md", "# first.py"),
-        ("docs/guide/first-launch.md", "# together.py"),
-        ("docs/guide/first-launch.md", "@xmp.launcher"),
-        ("docs/guide/arguments-and-results.md", "results.by_rank"),
-        ("docs/guide/arguments-and-results.md", "join=False"),
-        ("docs/guide/arguments-and-results.md", "counts[rank] += 1"),
-        ("docs/guide/replicas.md", "once_per_host"),
-        ("docs/guide/replicas.md", "xmp.broadcast"),
-        ("docs/guide/start-methods.md", "TORCH_LOGS"),
-        ("docs/guide/devices.md", "recorded_facts"),
-        ("docs/guide/output.md", "prefix=True"),
-        ("docs/guide/jax.md", "process_allgather"),
-        ("docs/guide/tpu.md", "recorded_facts"),
-        ("docs/guide/tpu.md", "MpModelWrapper"),
-    ],
-)
-def test_a_program_prints_what_the_page_shows(page: str, part: str, stage: Stage) -> None:
-    program, output = shown(page, part)
-    done = stage.python(str(stage.write(program, "train.py")), timeout=60)
-    assert done.code == 0, done.err
-    said = [line for line in done.out.splitlines() if not line.startswith("[Gloo]")]  # by JAX
-    assert sorted(said) == sorted(output.splitlines())
-    stage.gone()
+def site(page: str) -> str:
+    built = ROOT / "build/html" / page
+    assert built.exists(), "./scripts/test --docs builds the site"
+    return built.read_text()
 
 
-@pytest.mark.failing
-@pytest.mark.parametrize(
-    ("page", "part"),
-    [
-        ("README.md", "# fails.py"),
-        ("docs/guide/failures.md", "loss is nan"),
-        ("docs/guide/failures.md", "ctypes"),
-        ("docs/guide/timeouts.md", "max_restarts"),
-    ],
-)
-def test_a_failure_reads_as_the_page_shows(page: str, part: str, stage: Stage) -> None:
-    program, output = shown(page, part)
-    path = stage.write(program, "fails.py")
-    done = stage.python(str(path), timeout=60, cwd=stage.folder)
-    said = re.sub(r"^xmp: the start took .*\n", "", done.err, flags=re.MULTILINE) + done.out
-    for one, other in ((str(path), "FILE"), (f"on {socket.gethostname()})", "on vm)")):
-        said = said.replace(one, other)
-    assert plain(said) == plain(re.sub(r"/home/me/\w+\.py", "FILE", output))
-    stage.gone()
+@pytest.mark.docs
+def test_each_name_of_the_api_has_its_signature_and_attributes() -> None:
+    text = site("api.html")
+    assert [name for name in xmp.__all__ if f'id="xmp.{name}"' not in text] == []
+    for attribute in ("ReplicaError.failures", "JobPlan.world_size", "Event.elapsed"):
+        assert f'id="xmp.{attribute}"' in text, "its text stands below it, in another module"
 
 
-def plain(text: str) -> list[str]:
-    """Without what differs from run to run, and from Python to Python (the marks under a line)."""
-    text = re.sub(r"pid \d+", "pid", re.sub(r"0x[0-9a-f]+", "0x", text))
-    text = re.sub(r'"[^"]*/ctypes/__init__.py", line \d+', "ctypes", text)
-    lines = [line for line in text.splitlines() if line.strip(" ~^")]
-    return [line for line in lines if not line.startswith("Traceback")]
+@pytest.mark.docs
+def test_links_to_files_lead_to_the_repository() -> None:
+    (url,) = re.findall(r'^Repository = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    text = site("guide/placed-hosts.html")
+    assert f'href="{url}/blob/main/scripts/clusters/train.sbatch"' in text
+    assert f'href="{url}/tree/main/tests/report/texts"' in site("guide/failures.html")
+
+
+@pytest.mark.docs
+def test_each_page_is_in_the_navigation() -> None:
+    docs = ROOT / "docs"
+    pages = [path.relative_to(docs).with_suffix(".html") for path in docs.rglob("*.md")]
+    wanted = {str(page) for page in pages if page.parts[0] != "trials"} - {"index.html"}
+    assert wanted - {*re.findall(r'href="([^"#]+)"', site("index.html"))} == set()

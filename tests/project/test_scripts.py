@@ -89,6 +89,8 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--failing-frameworks",
         "--alone",
         "--faults",
+        "--docs",
+        "--docs-online",
         "--all",
     ):
         assert lane in text

@@ -204,7 +204,7 @@ def launch(
             engine that xmp does not have, or that is not installed here.
         StartError: no cluster answers, or it has too few hosts until ``start_timeout`` is over.
         HostLost: a host or its agent has ended, so that the job could not go on.
-        Otherwise what ``spawn`` raises; what ``fn`` raises where it runs here.
+        XmpError: otherwise as ``spawn``. Where ``fn`` runs here, what it raises.
     """
     asked = asked_by(locals())
     from xmp._plan.clusters import per_device

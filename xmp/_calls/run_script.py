@@ -39,8 +39,8 @@ def run_script() -> None:
 
     Raises:
         PlanError: this is not a script (but a notebook, ``python -c``, standard input), or not its
-        main thread; LOCAL_RANK is above 0 without a rank and a world size; this host cannot run
-        the replicas.
+            main thread; LOCAL_RANK is above 0 without a rank and a world size; this host cannot run
+            the replicas.
     """
     if _is_replica():
         return

@@ -291,8 +291,9 @@ def spawn(
         (``join=False``): the handle of the running launch.
 
     Raises:
-        PlanError: the request does not fit this host. TypeError: a value of a wrong type, or an
-        argument that cannot be sent. PortError, StartError: nothing was started.
+        PlanError: the request does not fit this host.
+        TypeError: a value of a wrong type, or an argument that cannot be sent.
+        PortError, StartError: nothing was started.
         ReplicaRaised, ReplicaDied: a replica failed, and xmp has ended the others.
         ReplicaTimeout: one of the time limits is over; has the stacks of all live replicas.
     """

@@ -12,31 +12,32 @@ class Event:
     """One change of a launch's state, as ``spawn(events=…)`` reports it.
 
     A file of events has one JSON object per line; its keys are the fields of this class, in this
-    order. The events of a launch come in the order of time. ``name`` is one of the following.
-    For the launch as a whole (``rank`` is None, but for "verdict"):
+    order. The events of a launch come in the order of time.
 
-    "planned"    the launch is planned; the first event of every attempt
-    "started"    the supervisor has loaded the function and starts the replicas
-    "stopping"   xmp sends a signal to replicas; ``message`` names the signal and the ranks
-    "paused"     the user has stopped the launch (Ctrl-Z), or debugs a replica
-    "resumed"    the launch continues
-    "verdict"    the launch has failed; ``message`` says how, ``rank`` is the replica that caused
-                 it (None after a time-out)
-    "finished"   the last event: no process of the launch is left. ``message`` names the exception,
-                 and is empty if all went well
+    ``name`` is one of these for the launch as a whole (``rank`` is None, but for "verdict")::
 
-    For one replica:
+        "planned"    the launch is planned; the first event of every attempt
+        "started"    the supervisor has loaded the function and starts the replicas
+        "stopping"   xmp sends a signal to replicas; message names the signal and the ranks
+        "paused"     the user has stopped the launch (Ctrl-Z), or debugs a replica
+        "resumed"    the launch continues
+        "verdict"    the launch has failed; message says how, rank is the replica that
+                     caused it (None after a time-out)
+        "finished"   the last event: no process of the launch is left. message names the
+                     exception, and is empty if all went well
 
-    "forked"     its process exists
-    "importing"  it imports what it needs (not where it was forked from a process that had)
-    "joining"    it sets up its framework: device, process group
-    "running"    the function begins
-    "returned"   the function has returned, or ended by ``sys.exit(0)``
-    "raised"     the function, or the code before it, raised or called ``sys.exit`` with a failure;
-                 ``message`` has the exception
-    "exited"     its process ended as expected after "returned" or "raised"
-    "stopped"    its process ended by a signal that xmp had sent
-    "died"       its process ended in any other way, by ``signal`` or with ``exit_code``
+    For one replica::
+
+        "forked"     its process exists
+        "importing"  it imports what it needs (not where it was forked from a process that had)
+        "joining"    it sets up its framework: device, process group
+        "running"    the function begins
+        "returned"   the function has returned, or ended by sys.exit(0)
+        "raised"     the function, or the code before it, raised or called sys.exit with a
+                     failure; message has the exception
+        "exited"     its process ended as expected after "returned" or "raised"
+        "stopped"    its process ended by a signal that xmp had sent
+        "died"       its process ended in any other way, by signal or with exit_code
     """
 
     name: str

@@ -150,7 +150,8 @@ def start_processes(
 
     Raises:
         ProcessRaisedException, ProcessExitedException: a replica failed; the others have ended.
-        PlanError: a number or a start method does not fit. TypeError: a value of a wrong type.
+        PlanError: a number or a start method does not fit.
+        TypeError: a value of a wrong type.
         StartError: a process does not start. With these three no process of the launch exists.
     """
     return _started(fn, args, nprocs, join, daemon, start_method)
@@ -221,7 +222,7 @@ def spawn(
 
     Raises:
         ProcessRaisedException, ProcessExitedException, PlanError, TypeError, StartError: as
-        ``start_processes`` does.
+            ``start_processes`` does.
     """
     if start_method != "spawn":
         warnings.warn(

@@ -89,7 +89,7 @@ def spawn(
 
     Raises:
         ValueError: ``nprocs`` does not fit this host (an ``xmp.PlanError``, which lists what does).
-        Otherwise what ``xmp.spawn`` raises.
+        XmpError: otherwise as ``xmp.spawn``.
     """
     method = None if nprocs == 1 and join else start_method  # `fn` runs here: nothing is started
     result: Any = _spawn(fn, args, nprocs, join, daemon, method, runtime=_RUNTIME)
@@ -116,7 +116,7 @@ def launch(
 
     Raises:
         NotImplementedError: XLA_USE_SPMD is set: one process has all devices then.
-        Otherwise what ``spawn`` raises.
+        XmpError: otherwise as ``spawn``.
     """
     refuse_while_importing()
     _refuse_spmd()

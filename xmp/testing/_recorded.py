@@ -31,7 +31,8 @@ def recorded_facts(name: str) -> HostFacts:
         name: one of ``RECORDED``, such as "kaggle-v5e-8".
 
     Raises:
-        PlanError: no facts have this name. TypeError: ``name`` is not a string.
+        PlanError: no facts have this name.
+        TypeError: ``name`` is not a string.
     """
     if not isinstance(name, str):
         raise wrong_type("name", "a string", name)

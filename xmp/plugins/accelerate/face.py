@@ -85,9 +85,11 @@ def notebook_launcher(
             ``${local_rank}`` and ``${role_name}``.
 
     Raises:
-        PlanError (a ValueError): an option does not fit this host, or this process has made an
-        ``AcceleratorState``. TypeError: a value of a wrong type. PortError: the port is taken. With
-        these, nothing was started. ReplicaError: a replica failed.
+        PlanError: an option does not fit this host, or this process has made an
+            ``AcceleratorState``. It is a ValueError.
+        TypeError: a value of a wrong type.
+        PortError: the port is taken. With these three nothing was started.
+        ReplicaError: a replica failed.
     """
     refuse_while_importing()
     _check(function, args)
@@ -126,9 +128,10 @@ def debug_launcher(
         num_processes: the number of replicas, from 1 up.
 
     Raises:
-        PlanError (a ValueError): the number does not fit. TypeError: a value of a wrong type.
+        PlanError: the number does not fit. It is a ValueError.
+        TypeError: a value of a wrong type.
         ReplicaError: a replica failed; where torch is loaded, it is a ``ProcessRaisedException`` or
-        ``ProcessExitedException`` of torch.multiprocessing as well.
+            ``ProcessExitedException`` of torch.multiprocessing as well.
     """
     refuse_while_importing()
     _check(function, args)

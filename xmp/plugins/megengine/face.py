@@ -136,7 +136,8 @@ def launcher(
 
     Raises:
         PlanError: an option fits no host (when it decorates), or not this one (when it is called).
-        TypeError: a value of a wrong type. Else a call raises what ``xmp.spawn`` does.
+        TypeError: a value of a wrong type.
+        XmpError: otherwise a call raises what ``xmp.spawn`` does.
     """
     world = _World(
         checks.whole_number("n_gpus", n_gpus),

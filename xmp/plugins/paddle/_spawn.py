@@ -112,8 +112,9 @@ def spawn(
         The context, after the end of all replicas or, with ``join=False``, at once.
 
     Raises:
-        PlanError: the call does not fit this host, or an option is not known. TypeError: a value of
-        a wrong type. With both, nothing was started. Else what ``xmp.spawn`` raises.
+        PlanError: the call does not fit this host, or an option is not known.
+        TypeError: a value of a wrong type. With both, nothing was started.
+        XmpError: otherwise as ``xmp.spawn``.
 
     Deprecated, with a DeprecationWarning: ``selected_devices started_port cluster_node_ips node_ip
     use_paddlecloud``. Names and defaults are those of Paddle 3.3.1 (distributed/spawn.py).
