@@ -42,9 +42,7 @@ def show_table(console: Console, runs: Sequence[Run], verdict: Verdict) -> None:
 
 ROWS: dict[str, Callable[[Run], str]] = {
     "replicas": lambda run: str(run.replicas),
-    "first call, until all replicas are in the function": lambda run: (
-        f"{run.call_to_function:.2f} s"
-    ),
+    "first call, until all are in the function": lambda run: f"{run.call_to_function:.2f} s",
     "later call": lambda run: f"{run.later:.2f} s",
     "steps a second": lambda run: f"{run.steps_per_second:.0f}",
     "test accuracy": lambda run: f"{run.curve[-1]:.3f}",

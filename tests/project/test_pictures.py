@@ -72,6 +72,35 @@ def test_a_picture_stands_alone_in_light_and_dark(path: Path) -> None:
     assert title.text
     _, _, width, height = map(float, root.get("viewBox", "").split())
     for element in root.iter(f"{NAMESPACE}text"):
-        assert 0 < float(element.get("x", "")) < width
+        size, x = float(element.get("font-size", "")), float(element.get("x", ""))
+        assert size >= 12, "legible at 700 pixels"
         assert 0 < float(element.get("y", "")) < height
-        assert float(element.get("font-size", "")) >= 12, "legible at 700 pixels"
+        wide = 0.55 * size * len("".join(element.itertext()))  # of the usual fonts
+        before = {"middle": 0.5, "end": 1.0}.get(element.get("text-anchor", ""), 0)
+        assert x - before * wide > 0
+        assert x + (1 - before) * float(element.get("textLength", wide)) < width
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("ground", ["panel", "soft"])
+def test_words_stand_out_from_their_ground(
+    ground: str, scheme: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WCAG's contrast of 4.5, for all colours that words have."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts/_pictures"))
+    from svg import LOOKS
+
+    faint = {}
+    for look in LOOKS.keys() - {"panel", "border", "grid", "soft"}:
+        pair = sorted(luminance(LOOKS[each][scheme]) for each in (look, ground))
+        contrast = (pair[1] + 0.05) / (pair[0] + 0.05)
+        if contrast < 4.5:
+            faint[look] = round(contrast, 2)
+    assert faint == {}

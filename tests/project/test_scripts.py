@@ -199,7 +199,7 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     assert "SIGKILL" in text
     assert "0 processes left" in text
     for row in ("first call", "later call", "until the error is raised"):
-        assert re.search(rf"{row} .*│ +\d+\.\d\d s │", text), row
+        assert re.search(rf"{row}\b.*│ +\d+\.\d\d s │", text), row
     assert "dropped XRT_TPU_CONFIG" in text  # the plan for Kaggle's TPU host
     assert picture.read_bytes().startswith(b"\x89PNG")
 
