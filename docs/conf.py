@@ -68,6 +68,16 @@ navigation = [
     ("Changelog", "changelog", []),
 ]  # fmt: skip
 
+# The pages that `xmp explain` prints are in the package; git ignores the copies in docs/errors.
+CODES = sorted((ROOT / "xmp/_explain").glob("*.md"))
+copies = {str(page.relative_to(ROOT)): f"errors/{page.stem}" for page in CODES}
+(DOCS / "errors").mkdir(exist_ok=True)
+for page in CODES:
+    copy = DOCS / "errors" / page.name
+    if not copy.exists() or copy.read_text() != page.read_text():
+        copy.write_text(page.read_text())
+navigation.append(("", "errors", [*copies.values()]))
+
 # --- Markdown -------------------------------------------------------------------------------------
 myst_heading_anchors = 3
 smartquotes_action = "D"  # dashes alone: "fork" is a value
@@ -102,7 +112,7 @@ html_theme_options = {
     "source_repository": repository,
     "source_branch": "main",
     "source_directory": "docs/",
-    "top_of_page_buttons": ["view"],
+    "top_of_page_buttons": [],
 }
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
