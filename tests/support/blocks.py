@@ -145,4 +145,4 @@ def words(line: str) -> list[list[str]]:
             found.append([])
         elif found[-1] or not re.match(r"\w+=", word):
             found[-1].append(word)
-    return [each for each in found if each]
+    return [each[: each.index(">")] if ">" in each else each for each in found if each]
