@@ -18,7 +18,9 @@ import xmp  # noqa: E402  (without torch and JAX)
 project = "xmp"
 author = "the xmp authors"
 release = version = xmp.__version__
-repository = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
+home = hatch["metadata"]["hooks"]["custom"]["home"]
+repository = home or "https://repository.invalid/xmp"  # RFC 2606: no one can register it
 
 extensions = [
     "myst_parser",
@@ -68,6 +70,16 @@ navigation = [
     ("Changelog", "changelog", []),
 ]  # fmt: skip
 
+# The pages that `xmp explain` prints are in the package; git ignores the copies in docs/errors.
+CODES = sorted((ROOT / "xmp/_explain").glob("*.md"))
+copies = {str(page.relative_to(ROOT)): f"errors/{page.stem}" for page in CODES}
+(DOCS / "errors").mkdir(exist_ok=True)
+for page in CODES:
+    copy = DOCS / "errors" / page.name
+    if not copy.exists() or copy.read_text() != page.read_text():
+        copy.write_text(page.read_text())
+navigation.append(("", "errors", [*copies.values()]))
+
 # --- Markdown -------------------------------------------------------------------------------------
 myst_heading_anchors = 3
 smartquotes_action = "D"  # dashes alone: "fork" is a value
@@ -98,11 +110,10 @@ html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
-html_theme_options = {
-    "source_repository": repository,
-    "source_branch": "main",
-    "source_directory": "docs/",
-    "top_of_page_buttons": ["view"],
-}
+html_theme_options: dict[str, object] = {"top_of_page_buttons": []}
+if home:
+    html_theme_options.update(
+        source_repository=home, source_branch="main", source_directory="docs/"
+    )
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"

@@ -16,7 +16,7 @@ def setup(app: Any) -> dict[str, bool]:
 def add_tree(app: Any, page: str, source: list[str]) -> None:
     """Append to a page the entries that are below it."""
     if page == "index":
-        entries = [f"{title} </{name}>" for title, name, _ in app.config.navigation]
+        entries = [f"{title} </{name}>" for title, name, _ in app.config.navigation if title]
     else:
         lists = [below for _, name, below in app.config.navigation if name == page]
         entries = [f"/{each}" for below in lists for each in below]

@@ -1,4 +1,4 @@
-"""A link to a file that is no page of the site leads to the repository."""
+"""Links to files that are no pages of the site lead to the repository, or to the copy of a page."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sphinx.transforms import SphinxTransform
 
 def setup(app: Any) -> dict[str, bool]:
     app.add_config_value("repository", "", "env")
+    app.add_config_value("copies", {}, "env")
     app.add_transform(RepositoryLinks)
     return {"parallel_read_safe": True}
 
@@ -45,11 +46,20 @@ class RepositoryLinks(SphinxTransform):
         return Path(self.env.srcdir).resolve().parent
 
     def replace(self, node: Any, file: Path) -> None:
+        copy = self.config.copies.get(str(file.relative_to(self.root)))
+        if copy is not None:  # a page of the site has its text
+            node.replace_self(page_link(node, copy, self.env.docname))
+            return
         kind = "tree" if file.is_dir() else "blob"
         url = f"{self.config.repository}/{kind}/main/{file.relative_to(self.root)}"
         anchor = node.get("reftargetid") or node["reftarget"].partition("#")[2]
         url += f"#{anchor}" if anchor else ""
         node.replace_self(nodes.reference("", "", *node.children, refuri=url, internal=False))
+
+
+def page_link(node: Any, page: str, from_page: str) -> nodes.Node:
+    how = {"refdoc": from_page, "reftype": "myst", "refexplicit": True, "reftargetid": None}
+    return addnodes.pending_xref("", *node.children, refdomain="doc", reftarget=page, **how)
 
 
 def is_link(node: nodes.Node) -> bool:

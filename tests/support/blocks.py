@@ -27,8 +27,8 @@ RUNS_A_FILE = re.compile(
     r"(?:python|xmp run|torchrun)(?: -n \d+| --nproc-per-node=\d+)? (\w+\.py)\b"
 )
 RUNS_ALONE = re.compile(r"xmp (?:plan|doctor|facts|explain|--help)\b|xmp$|ls ")
-ELSEWHERE = ("docs/coming-from", "docs/trials")
-"""Folders in a format of their own (tests/support/pages.py), and of records."""
+ELSEWHERE = ("docs/coming-from/", "docs/trials/", "docs/errors/")
+"""Folders in a format of their own (tests/support/pages.py), of records, and of copies."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class Program:
 
 
 def pages() -> list[str]:
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    folders = (ROOT / "docs", ROOT / "xmp/_explain")
+    found = [ROOT / "README.md", *(page for each in folders for page in sorted(each.rglob("*.md")))]
     names = [str(path.relative_to(ROOT)) for path in found]
     return [name for name in names if not name.startswith(ELSEWHERE)]
 
@@ -144,4 +145,4 @@ def words(line: str) -> list[list[str]]:
             found.append([])
         elif found[-1] or not re.match(r"\w+=", word):
             found[-1].append(word)
-    return [each for each in found if each]
+    return [each[: each.index(">")] if ">" in each else each for each in found if each]
