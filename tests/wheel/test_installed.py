@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import pytest
 
 import xmp
+from tests.support.blocks import programs
 from tests.support.installed import Installed
-from tests.support.stage import ROOT
 
 pytestmark = pytest.mark.wheel
 
@@ -55,14 +54,17 @@ if __name__ == "__main__":
     print(xmp.__file__.partition("site-packages")[1])
 """
 RESULTS = "[(0, 3, 'cpu'), (1, 3, 'cpu'), (4, 3, 'cpu')]\n" * 2 + "site-packages\n"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def programs_of_the_readme() -> list[tuple[str, str]]:
     """Its programs that need no framework, each with the output that follows it."""
-    pairs = pairwise(BLOCK.findall((ROOT / "README.md").read_text()))
-    found = [(a[1], b[1]) for a, b in pairs if (a[0], b[0]) == ("python", "text")]
-    return [pair for pair in found if not re.search(r"^import (torch|jax)", pair[0], re.M)]
+    found = [
+        (each.block.text, each.shown)
+        for each in programs("README.md")
+        if each.shown and not re.search(r"^import (torch|jax)", each.block.text, re.M)
+    ]
+    assert found
+    return found
 
 
 def test_a_function_runs_in_replicas(installed: Installed) -> None:
