@@ -189,7 +189,8 @@ def test_what_record_writes_is_the_error(stage: Stage) -> None:
     run = ("-m", "xmp", "run", "-n", "1", "--max-restarts", "0", "train.py")
     done = stage.python(*run, env={"TORCHELASTIC_ERROR_FILE": str(agents)}, timeout=60)
     assert done.code == 3
-    first, *others = done.err.splitlines()
+    slow = "xmp: the start took "  # where the machine is busy
+    first, *others = [line for line in done.err.splitlines() if not line.startswith(slow)]
     assert first.endswith(
         " recorded ValueError: no such label, then ended with exit code 3 [XMP-R02]"
     )

@@ -75,7 +75,8 @@ if __name__ == "__main__":
     assert seconds < 2 * slow
     assert said["connected"] is False
     assert said["placing"][0] == (
-        "StartError: hosts=9: the program has called ray.shutdown() while xmp waited for the hosts"
+        "StartError: hosts=9: the program has called ray.shutdown() while xmp waited for the hosts "
+        "[XMP-H06]"
     )
 
 

@@ -173,7 +173,7 @@ def test_a_node_that_is_not_there(said: dict[str, Any]) -> None:
     assert text == (
         f"PlanError: hosts= has '{'ab' * 28}': the Ray cluster has no such living node. Allowed: "
         f"{first} ({HERE} (127.0.0.2)), {second} ({HERE} (127.0.0.3)). `ray.nodes()` lists them as "
-        "NodeID"
+        "NodeID [XMP-H05]"
     )
     assert seconds < 10, "it does not wait for the node"
 
@@ -205,7 +205,8 @@ def test_more_hosts_than_the_cluster_has(said: dict[str, Any]) -> None:
     assert text == (
         "StartError: hosts=3: no hosts within 1 s (start_timeout): the Ray cluster has 2 "
         f"({HERE} (127.0.0.2), {HERE} (127.0.0.3)). Give fewer hosts or replicas, or a longer "
-        "start_timeout; `ray status` and `ray list placement-groups` show who holds what"
+        "start_timeout; `ray status` and `ray list placement-groups` show who holds what "
+        "[XMP-H07]"
     )
     assert 1 < seconds < 10
     cluster = f"{HERE} (127.0.0.2), {HERE} (127.0.0.3)"
@@ -341,7 +342,7 @@ def test_hosts_that_cannot_be_used(cluster: RayCluster, tmp_path: Path) -> None:
     assert seconds > 2.5, "the agents were awaited"
     assert [left for _, left in found.values()] == [[]] * 6
     own = xmp.__version__
-    pip = "-m pip install . (and 1 more host like it)"
+    pip = "-m pip install . (and 1 more host like it) [XMP-H03]"
     none, other, broken, python, dies, hangs = (text for text, _ in found.values())
     name = os.uname().nodename
     assert none.startswith(
@@ -356,11 +357,11 @@ def test_hosts_that_cannot_be_used(cluster: RayCluster, tmp_path: Path) -> None:
     assert python.endswith(pip)
     assert re.fullmatch(
         rf"StartError: host {HERE} \(127\.0\.0\.[23]\) of the Ray cluster has failed: The actor "
-        r"died .*\. See `ray status` for the hosts that live, and launch again",
+        r"died .*\. See `ray status` for the hosts that live, and launch again \[XMP-H07\]",
         dies,
     ), dies
     assert hangs.startswith(f"StartError: hosts=2: {HERE} (127.0.0.")
     assert hangs.endswith(
         " did not answer within 3 s (start_timeout): Ray has not started a process there, or it "
-        "hangs"
+        "hangs [XMP-H07]"
     )

@@ -126,7 +126,7 @@ if __name__ == "__main__":
 def test_lack_of_memory_is_reported_with_numbers(script: Script, group: Path) -> None:
     done = script(EATS, str(group), "itself")
     first, *rest = done.out.splitlines()
-    assert first.endswith("was killed by SIGKILL (out of memory)"), done
+    assert first.endswith("was killed by SIGKILL (out of memory) [XMP-R04]"), done
     line = next(line for line in rest if line.startswith("Out of memory: "))
     assert ", 2 replicas, largest " in line
     assert line.endswith(" (rank 1).")

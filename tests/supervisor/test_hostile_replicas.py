@@ -221,7 +221,7 @@ def fails_by(act: str, method: str, folder: Path) -> xmp.ReplicaError:
     assert re.search(words, cause.why), cause.why
     start = str(error).partition("\n")[0]
     assert "sent its supervisor a malformed message (" in start
-    assert start.endswith(") and was killed by xmp")
+    assert start.endswith(") and was killed by xmp [XMP-R08]")
     assert isinstance(error, xmp.ReplicaDied)
     assert error.results == {1: "evidence"}
     assert not (folder / "ran").exists()

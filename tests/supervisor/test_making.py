@@ -27,5 +27,5 @@ def test_the_error_names_the_limit(tmp_path: Path) -> None:
         [sys.executable, program], capture_output=True, text=True, timeout=120, check=True
     )
     words = r"a process may have 150 open files \(ulimit -Hn\), and the supervisor of 64 replicas "
-    assert re.fullmatch(rf"{words}needs \d+: raise the limit\n", done.stdout)
+    assert re.fullmatch(rf"{words}needs \d+: raise the limit \[XMP-S01\]\n", done.stdout)
     assert done.stderr == ""
