@@ -78,7 +78,7 @@ for page in CODES:
     copy = DOCS / "errors" / page.name
     if not copy.exists() or copy.read_text() != page.read_text():
         copy.write_text(page.read_text())
-navigation.append(("", "errors", [*copies.values()]))
+navigation.append(("", "errors", [f"{page.stem} </errors/{page.stem}>" for page in CODES]))
 
 # --- Markdown -------------------------------------------------------------------------------------
 myst_heading_anchors = 3
@@ -110,6 +110,7 @@ html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False
 html_theme_options: dict[str, object] = {"top_of_page_buttons": []}
 if home:
     html_theme_options.update(

@@ -19,6 +19,6 @@ def add_tree(app: Any, page: str, source: list[str]) -> None:
         entries = [f"{title} </{name}>" for title, name, _ in app.config.navigation if title]
     else:
         lists = [below for _, name, below in app.config.navigation if name == page]
-        entries = [f"/{each}" for below in lists for each in below]
+        entries = [each if "<" in each else f"/{each}" for below in lists for each in below]
     if entries:
         source[0] += TREE.format(entries="\n".join(entries))

@@ -81,6 +81,10 @@ def test_the_api_lists_each_public_name_once() -> None:
     assert sorted(API.findall((ROOT / "docs/api.md").read_text())) == sorted(xmp.__all__)
 
 
+(HOME,) = re.findall(r'^home = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+REPOSITORY = HOME or "https://repository.invalid/xmp"
+
+
 # --- the site, which ./scripts/test --docs has built ---------------------------------------------
 
 
@@ -100,11 +104,9 @@ def test_each_name_of_the_api_has_its_signature_and_attributes() -> None:
 
 @pytest.mark.docs
 def test_links_to_files_lead_to_the_repository() -> None:
-    (home,) = re.findall(r'^home = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)
-    url = home or "https://repository.invalid/xmp"
     text = site("guide/placed-hosts.html")
-    assert f'href="{url}/blob/main/scripts/clusters/train.sbatch"' in text
-    assert f'href="{url}/tree/main/tests/report/texts"' in site("guide/failures.html")
+    assert f'href="{REPOSITORY}/blob/main/scripts/clusters/train.sbatch"' in text
+    assert f'href="{REPOSITORY}/tree/main/tests/report/texts"' in site("guide/failures.html")
 
 
 @pytest.mark.docs

@@ -149,7 +149,7 @@ def _secret(secret: str, where: str) -> Finding:
     """Return what a stranger could do; the secret itself is in no report."""
     if len(secret) >= SHORT:
         return Finding("note", f"the hosts prove to each other that they know {SECRET}")
-    advice = "set the same long random text on all hosts (docs/security.md)"
+    advice = "set the same long random text on all hosts (docs/guide/security.md)"
     if secret:
         return Finding(
             "warning", f"{SECRET} has {len(secret)} characters: it can be guessed", advice
