@@ -39,7 +39,10 @@ DEADLINE = 3.0  # seconds that something which is on its way out may take
 # The process names of what may stay until xmp.shutdown(); its forks have its command line.
 TEMPLATES = {"xmp-template", "xmp-script", "xmp-agent"}
 # Folders of tests that end the templates with each module: frameworks that hold devices, clusters.
-ALONE = {"xla", "torch_tpu", "libtpu", "paddle", "ray", "slurm", "faults", "notebooks"}
+ALONE = {
+    "xla", "torch_tpu", "libtpu", "paddle", "ray", "slurm", "faults", "notebooks", "engines",
+    "hosts",
+}  # fmt: skip
 SHM = Path("/dev/shm")
 
 
