@@ -64,14 +64,19 @@ TRAIN = """
         assert xmp.replica().runtime == ""
 """
 IN_TURN = """
-    if __name__ == "__main__":
+    def main():
+        import torch
+
         for folder, variables in json.loads(sys.argv[1]):
-            os.chdir(folder)
-            os.environ.update(variables)
-            trains()
-            for name in variables:
-                del os.environ[name]
-            os.chdir("..")
+            pid = os.fork()
+            if pid == 0:
+                os.chdir(folder)
+                os.environ.update(variables)
+                return trains()
+            assert os.waitpid(pid, 0)[1] == 0, folder
+
+    if __name__ == "__main__":
+        main()
 """
 
 
@@ -121,7 +126,7 @@ def check_said(folder: Path) -> None:
 def under_others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each launcher, with what two processes said in its environment.
 
-    The two go from one environment to the next: to import torch is most of what each costs.
+    The two have a fork for each environment: to import torch is most of what each costs.
     """
     folder = tmp_path_factory.mktemp("others")
     path, places = write(folder, TRAIN + IN_TURN), meetings(len(ENVIRONMENTS))
