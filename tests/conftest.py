@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import re
 import signal
 from pathlib import Path
 
 import pytest
+
+from tests.support.lazily import frameworks_of
 
 # With it print() writes a text and its line end apart, and lines of two ranks run into each other.
 os.environ.pop("PYTHONUNBUFFERED", None)
@@ -53,19 +53,6 @@ def has_another_method(item: pytest.Item) -> bool:
     return given is not None and any(
         isinstance(value, str) and value in OTHER_METHODS for value in given.params.values()
     )
-
-
-FRAMEWORKS = tuple(
-    re.compile(rf"\b(import|from|lazily\(\") ?({names})\b")
-    for names in ("jax", r"torch(_xla|_tpu)?|lightning|accelerate|paddle")
-)
-
-
-@functools.cache
-def frameworks_of(module: Path) -> int:
-    """Return 0 for a module that imports none, 1 for torch and what is built on it, 2 for JAX."""
-    text = module.read_text()
-    return next((2 - n for n, each in enumerate(FRAMEWORKS) if each.search(text)), 0)
 
 
 @pytest.hookimpl(tryfirst=True)  # -m selects in the same hook

@@ -149,11 +149,11 @@ print(json.dumps({"rank": int(os.environ["RANK"]), "known": known, "files": file
 
 
 def test_what_the_script_imports_is_there_when_it_begins(stage: Stage) -> None:
-    stage.write(PRELOADED, "train.py")
+    stage.write(PRELOADED.replace("torch", "numpy"), "train.py")
     found = shown(run(stage, "-n", "2", "train.py"))
-    assert [each["known"] for each in found] == [["random", "torch", "tqdm"]] * 2
+    assert [each["known"] for each in found] == [["numpy", "random", "tqdm"]] * 2
     found = shown(run(stage, "-n", "2", "--start-method", "spawn", "train.py"))
-    assert "torch" not in found[0]["known"]
+    assert "numpy" not in found[0]["known"]
 
 
 def test_a_module_beside_the_script_comes_before_an_installed_one(stage: Stage) -> None:

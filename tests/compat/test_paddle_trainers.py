@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from types import ModuleType
@@ -13,6 +14,23 @@ from xmp.plugins.paddle._environment import paddle_runs
 
 ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"
 
+FORKS = """
+import json, os, sys
+import torch
+import torch.distributed
+
+program, trainers = sys.argv[1], json.loads(sys.argv[2])
+for place, variables in enumerate(trainers):
+    if os.fork() == 0:
+        os.environ.update(variables)
+        os.dup2(os.open(f"said-{place}", os.O_WRONLY | os.O_CREAT), 1)
+        exec(compile(open(program).read(), program, "exec"))
+        break  # and ends as an interpreter does
+else:
+    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in trainers]
+    sys.exit(str(codes) if any(codes) else 0)
+"""
+"""All trainers of all launchers; to import torch is most of what each would cost."""
 TRAINER = """
 import atexit, json, os, sys, weakref
 import torch
@@ -62,27 +80,47 @@ xmp.barrier()
 """
 
 
-@pytest.mark.parametrize("meeting", ["MASTER_ADDR", "PADDLE_MASTER", ENDPOINTS, "[::1]"])
-def test_trainers_that_paddles_launcher_started(meeting: str, stage: Stage) -> None:
+MEETINGS = ("MASTER_ADDR", "PADDLE_MASTER", ENDPOINTS, "[::1]")
+
+
+def given_by(meeting: str, ports: list[int]) -> dict[str, str]:
+    """What the launcher sets in both of its trainers."""
     host = "[::1]" if meeting == "[::1]" else "127.0.0.1"
-    ports = free_ports(3, host)
     endpoints = f"{host}:{ports[0]},{host}:{ports[1]}"
     given = {"PADDLE_TRAINERS_NUM": "2", ENDPOINTS: endpoints}
     if meeting == "PADDLE_MASTER":
         given["PADDLE_MASTER"] = f"{host}:{ports[2]}"
     if meeting == "MASTER_ADDR":
         given |= {"MASTER_ADDR": host, "MASTER_PORT": str(ports[2]), "PADDLE_MASTER": "nowhere:1"}
-    path = stage.write(TRAINER)
-    started = [
-        stage.start_command(
-            *(sys.executable, str(path)),
-            env={**given, "PADDLE_TRAINER_ID": str(rank)},
-            **dict.fromkeys(("stdout", "stderr"), -1),
-        )
+    return given
+
+
+@pytest.fixture(scope="module")
+def trainers(shared_stage: Stage) -> dict[str, list[str]]:
+    """What the two trainers of each launcher wrote."""
+    ports = free_ports(9, "127.0.0.1")
+    of = dict(zip(MEETINGS, (ports[:3], ports[3:6], ports[6:], free_ports(3, "[::1]"))))
+    variables = [
+        {**given_by(meeting, of[meeting]), "PADDLE_TRAINER_ID": str(rank)}
+        for meeting in MEETINGS
         for rank in (0, 1)
     ]
-    for rank, done in enumerate([stage.outcome(process, 90) for process in started]):
-        found = done.json()
+    forks, program = shared_stage.write(FORKS), shared_stage.write(TRAINER)
+    done = shared_stage.python(
+        str(forks), str(program), json.dumps(variables), cwd=shared_stage.folder, timeout=120
+    )
+    assert done.code == 0, done.err
+    said = [(shared_stage.folder / f"said-{place}").read_text() for place in range(8)]
+    return {meeting: said[2 * n : 2 * n + 2] for n, meeting in enumerate(MEETINGS)}
+
+
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_trainers_that_paddles_launcher_started(
+    meeting: str, trainers: dict[str, list[str]]
+) -> None:
+    host = "[::1]" if meeting == "[::1]" else "127.0.0.1"
+    for rank, said in enumerate(trainers[meeting]):
+        found = json.loads(said)
         print(meeting, rank, found)
         assert found.pop("refused").startswith("sync_params_buffers needs the 2 trainers connected")
         assert found.pop("apart").startswith("Paddle's launcher has started this process for one")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any
 
 import pytest
 
 import xmp
-from tests.support.frameworks import replicas as any_replicas
-
-replicas = partial(any_replicas, runtime="cpu")
+from tests.support.frameworks import ddp_replicas as replicas
 
 BATCH = 24  # divisible by the replicas, and each replica's part by three
 

@@ -12,9 +12,7 @@ import pytest
 
 import xmp
 from tests.support.averaging import are_equal, inputs, net
-from tests.support.frameworks import replicas as any_replicas
-
-replicas = partial(any_replicas, runtime="cpu")
+from tests.support.frameworks import ddp_replicas as replicas
 
 
 def refused(call: Callable[[], Any]) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from pathlib import Path
 
 import pytest
 
 import xmp
-from tests.support.frameworks import replicas
-from tests.support.stage import ROOT, Python, Stage
-from tests.support.torchrun import torchrun
+from tests.support.frameworks import ddp_replicas, replicas
+from tests.support.stage import Python, Stage
 
 STEP = '''
 import json, sys
@@ -37,11 +34,6 @@ SCRIPT = f"""{STEP}
 xmp.init_process_group()
 sys.stdout.write(json.dumps(step()) + "\\n")
 """
-LAUNCH = f"""{STEP}
-if __name__ == "__main__":
-    found = xmp.launch(fn, runtime="cpu", backend="auto")
-    sys.stdout.write(json.dumps(found[0]) + "\\n")
-"""
 
 
 def found(text: str) -> list[list[float]]:
@@ -50,15 +42,8 @@ def found(text: str) -> list[list[float]]:
 
 def test_under_xmp_run(stage: Stage) -> None:
     script = stage.write(SCRIPT, "step.py")
-    done = stage.python("-m", "xmp", "run", "-n", "2", "--runtime", "cpu", str(script))
+    done = stage.python("-m", "xmp", "run", "-n", "2", "--runtime", "cpu", str(script), timeout=90)
     stage.gone()
-    assert found(done.out) == [WANTED] * 2, done.err
-
-
-@pytest.mark.parametrize("program", [SCRIPT, LAUNCH], ids=["script", "launch"])
-def test_under_torchrun(program: str, tmp_path: Path, python: Python) -> None:
-    (tmp_path / "step.py").write_text(program)
-    done = torchrun(python, "step.py", cwd=tmp_path)
     assert found(done.out) == [WANTED] * 2, done.err
 
 
@@ -77,15 +62,14 @@ def by_rank(rank: int) -> list[float]:
 
 
 def test_in_a_launcher_the_group_is_there() -> None:
+    xmp.preload("torch._dynamo")  # as ddp_replicas does
     assert xmp.launcher(step, nprocs=2, runtime="cpu")() == [WANTED] * 2
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_in_replicas_of_a_backend_the_group_is_there(method: str) -> None:
-    assert (
-        replicas(by_rank, runtime="cpu", nprocs=2, backend="auto", start_method=method)
-        == [WANTED] * 2
-    )
+    found = ddp_replicas(by_rank, backend="auto", start_method=method)
+    assert found == [WANTED] * 2
 
 
 HOOKS = """
@@ -119,26 +103,6 @@ def test_a_launch_in_this_process_gives_the_excepthook_back(python: Python) -> N
     assert done.code == 0, done.err
 
 
-AS_RANK = """
-import sys
-import torch
-import xmp
-
-def mine(*error):
-    sys.stderr.write("mine\\n")
-
-sys.excepthook = mine
-xmp.launch(lambda rank: torch.distributed.get_rank(), runtime="cpu", backend="auto")
-assert sys.excepthook is mine, sys.excepthook
-"""
-
-
-def test_so_does_a_launch_in_a_process_of_torchrun(tmp_path: Path, python: Python) -> None:
-    (tmp_path / "hooks.py").write_text(AS_RANK)
-    done = torchrun(python, "hooks.py", cwd=tmp_path)
-    assert done.code == 0, done.err
-
-
 def trains(rank: int) -> None:
     by_rank(rank)
     if rank == 0:
@@ -147,7 +111,7 @@ def trains(rank: int) -> None:
 
 def test_replicas_that_leave_one_by_one_write_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(5):
-        replicas(trains, runtime="cpu", nprocs=4, backend="auto")
+        ddp_replicas(trains, nprocs=4, backend="auto")
     assert capfd.readouterr().err == "trained\n" * 5
 
 
@@ -169,12 +133,3 @@ def test_the_host_of_the_store_leaves_after_those_that_wait_there(
 ) -> None:
     replicas(leaves_at_its_own_time, runtime="cpu", nprocs=3)
     assert capfd.readouterr().err == ""
-
-
-def test_the_program_of_the_guide(stage: Stage) -> None:
-    page = (ROOT / "docs/guide/data-parallel.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
-    ((program, shown),) = (each for each in blocks if "train(steps=20)" in each[0])
-    done = stage.python(str(stage.write(program, "program.py")), timeout=60)
-    stage.gone()
-    assert (done.code, done.out) == (0, shown), done.err

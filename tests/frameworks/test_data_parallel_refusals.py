@@ -5,15 +5,12 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 
 import xmp
-from tests.support.frameworks import replicas as any_replicas
-
-replicas = partial(any_replicas, runtime="cpu")
+from tests.support.frameworks import ddp_replicas as replicas
 
 
 def net() -> Any:

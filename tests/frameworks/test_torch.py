@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 import xmp
+from tests.support.frameworks import ddp_replicas
 from tests.support.frameworks import replicas as any_replicas
 from tests.support.launching import METHODS
-from tests.support.stage import Python
-from tests.support.torchrun import torchrun
 
 replicas = partial(any_replicas, runtime="cpu", nprocs=4)
 
@@ -233,7 +232,7 @@ def trains_and_destroys(rank: int) -> None:
 
 def test_a_function_that_destroys_its_group_and_returns_ends() -> None:
     for _ in range(5):  # without LastGroups, one of the first hangs
-        replicas(trains_and_destroys)
+        ddp_replicas(trains_and_destroys, nprocs=4)
 
 
 def leaves_early(rank: int) -> float | None:
@@ -341,21 +340,3 @@ torch.distributed.destroy_process_group()
 os._exit(0)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=tmp_path)
-
-
-def test_under_torchrun_it_is_torchruns_world(tmp_path: Path, python: Python) -> None:
-    path = tmp_path / "train.py"
-    path.write_text("""
-import xmp
-total = xmp.all_reduce(xmp.rank() + 1)
-made = xmp.once_per_host(lambda: f"made by {xmp.rank()}")
-assert xmp.broadcast(xmp.rank(), 1) == 1
-if xmp.rank() == 0:
-    print("said", xmp.world_size(), total, made)
-xmp.barrier()
-import torch.distributed
-torch.distributed.destroy_process_group()
-""")
-    done = torchrun(python, str(path))
-    assert done.code == 0, done.err
-    assert "said 2 3 made by 0" in done.out

@@ -5,16 +5,13 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from functools import partial
 from typing import Any
 
 import pytest
 
 import xmp
 from tests.support.averaging import are_equal, inputs, net
-from tests.support.frameworks import replicas as any_replicas
-
-replicas = partial(any_replicas, runtime="cpu")
+from tests.support.frameworks import ddp_replicas as replicas
 
 
 def trains_around(rank: int) -> dict[str, Any]:

@@ -121,43 +121,46 @@ def leaves(rank):
     raise SystemExit(3)
 
 if __name__ == "__main__":
-    what, nprocs = sys.argv[1], int(sys.argv[2])
-    context = xmp.spawn(globals()[what], nprocs=nprocs, join=False)
-    try:
-        print(json.dumps(["", *context.results()]))
-    except xmp.ReplicaError as error:
-        cause = error.__cause__
-        codes = [process.exitcode for process in context.processes]
-        print(json.dumps([type(error).__name__, error.rank, repr(cause), codes]))
+    for what, nprocs in (("seen", 2), ("seen", 1), ("raises", 2), ("leaves", 1)):
+        context = xmp.spawn(globals()[what], nprocs=nprocs, join=False)
+        try:
+            print(json.dumps(["", *context.results()]))
+        except xmp.ReplicaError as error:
+            cause = error.__cause__
+            codes = [process.exitcode for process in context.processes]
+            print(json.dumps([type(error).__name__, error.rank, repr(cause), codes]))
+        print("-- next", file=sys.stderr, flush=True)
 """
 
 
-@pytest.fixture
-def old_torch_xla(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def old_torch_xla(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the stand-in and the metadata of a torch_xla 1.6."""
-    package = tmp_path / "torch_xla" / "core"
+    folder = tmp_path_factory.mktemp("installed")
+    package = folder / "torch_xla" / "core"
     package.mkdir(parents=True)
-    for folder in (package, package.parent):
-        (folder / "__init__.py").write_text("")
+    for each in (package, package.parent):
+        (each / "__init__.py").write_text("")
     (package / "xla_model.py").write_text(XLA_MODEL)
-    about = tmp_path / "torch_xla-1.6.dist-info"
+    about = folder / "torch_xla-1.6.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch_xla\nVersion: 1.6\n")
-    return tmp_path
+    return folder
 
 
-def run(folder: Path, what: str, nprocs: int) -> tuple[Any, str]:
-    """What the program prints, and its standard error."""
-    program = folder / "program.py"
+@pytest.fixture(scope="module")
+def launched(old_torch_xla: Path) -> dict[str, tuple[Any, str]]:
+    """What the program prints of each launch, and its standard error meanwhile."""
+    program = old_torch_xla / "program.py"
     program.write_text(PROGRAM)
     env = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT))),
+        "PYTHONPATH": os.pathsep.join((str(old_torch_xla), str(ROOT))),
         "XRT_TPU_CONFIG": "tpu_worker;0;127.0.0.1:8470",
         "TPU_NUM_DEVICES": "2",
     }
     done = subprocess.run(
-        [sys.executable, str(program), what, str(nprocs)],
+        [sys.executable, str(program)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -165,11 +168,13 @@ def run(folder: Path, what: str, nprocs: int) -> tuple[Any, str]:
         env=env,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+    out = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    names = ("two", "alone", "raises", "leaves")
+    return dict(zip(names, zip(out, done.stderr.split("-- next\n"), strict=False), strict=True))
 
 
-def test_device_and_then_replication(old_torch_xla: Path) -> None:
-    (_, *replicas), _ = run(old_torch_xla, "seen", 2)
+def test_device_and_then_replication(launched: dict[str, tuple[Any, str]]) -> None:
+    (_, *replicas), _ = launched["two"]
     config = "tpu_worker;0;127.0.0.1:8470"
     for rank, (given, calls, environment, after, device) in enumerate(replicas):
         assert given == rank
@@ -189,13 +194,15 @@ def test_device_and_then_replication(old_torch_xla: Path) -> None:
         assert device == "cpu"
 
 
-def test_alone_there_is_no_replication(old_torch_xla: Path) -> None:
-    (_, replica), _ = run(old_torch_xla, "seen", 1)
+def test_alone_there_is_no_replication(launched: dict[str, tuple[Any, str]]) -> None:
+    (_, replica), _ = launched["alone"]
     assert replica[1] == [["xrt_world_size"]]
 
 
-def test_an_exception_is_two_messages_and_exit_code_17(old_torch_xla: Path) -> None:
-    (kind, rank, cause, codes), err = run(old_torch_xla, "raises", 2)
+def test_an_exception_is_two_messages_and_exit_code_17(
+    launched: dict[str, tuple[Any, str]],
+) -> None:
+    (kind, rank, cause, codes), err = launched["raises"]
     assert (kind, rank) == ("ReplicaRaised", 1)
     assert cause == repr(ValueError("the second one\nhas two lines"))
     assert codes[1] == 17
@@ -206,8 +213,8 @@ def test_an_exception_is_two_messages_and_exit_code_17(old_torch_xla: Path) -> N
     assert "Exception in device=TPU:0" not in err
 
 
-def test_leaving_is_no_exception(old_torch_xla: Path) -> None:
-    (kind, _, _, codes), err = run(old_torch_xla, "leaves", 1)
+def test_leaving_is_no_exception(launched: dict[str, tuple[Any, str]]) -> None:
+    (kind, _, _, codes), err = launched["leaves"]
     assert kind == "ReplicaDied"
     assert codes == [3]
     assert "Exception in device" not in err

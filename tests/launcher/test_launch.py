@@ -1,6 +1,7 @@
 """``xmp.launch``: ``spawn``, or the function here where another launcher has started this process.
 
-torchrun is torch's own; for Slurm and MPI two processes get the variables that these set.
+For Slurm and MPI two processes get the variables that these set; of torchrun's own processes is
+tests/frameworks/test_under_torchrun.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import pytest
 
 import xmp
 from tests.support.stage import Python
-from tests.support.torchrun import torchrun
 from xmp import _inside
 from xmp._os.ports import lease
 from xmp._words.types import PortNeed
@@ -42,7 +42,7 @@ ENVIRONMENTS = {
 """By launcher: the names of rank and local rank, and what is the same in both processes."""
 
 TRAIN = """
-    import json, sys
+    import json, os, sys
     import xmp
 
     def train(rank, scale, shift=0):
@@ -55,13 +55,28 @@ TRAIN = """
         return [rank, info.local_rank, info.world_size, xmp.world_size(), info.runtime,
                 str(xmp.device()), there, total, scale * rank + shift, drawn]
 
-    if __name__ == "__main__":
+    def trains():
         results = xmp.launch(train, (10,), kwargs={"shift": 5}, runtime="cpu", backend="gloo",
                              seed=3, start_method="spawn", grace=1)
         open(f"said-{results[0][0]}", "w").write(json.dumps(results[0]))
         assert list(results.by_rank) == [xmp.rank()]
         assert results.timeline.last_entered() > 0
         assert xmp.replica().runtime == ""
+"""
+IN_TURN = """
+    def main():
+        import torch
+
+        for folder, variables in json.loads(sys.argv[1]):
+            pid = os.fork()
+            if pid == 0:
+                os.chdir(folder)
+                os.environ.update(variables)
+                return trains()
+            assert os.waitpid(pid, 0)[1] == 0, folder
+
+    if __name__ == "__main__":
+        main()
 """
 
 
@@ -89,11 +104,14 @@ def said(folder: Path) -> list[Any]:
     return [json.loads((folder / f"said-{rank}").read_text()) for rank in range(2)]
 
 
-def meeting() -> dict[str, str]:
-    """Where two processes meet: a port that was free a moment ago, as such launchers choose it."""
-    with lease((PortNeed("store", "listen", "127.0.0.1", 0, 29500),)) as held:
-        port = str(held.ports["store"])
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+def meetings(count: int) -> list[dict[str, str]]:
+    """Where two processes meet: ports free a moment ago, as such launchers choose them."""
+    needs = (PortNeed(f"store {i}", "listen", "127.0.0.1", 0, 29500) for i in range(count))
+    with lease(tuple(needs)) as held:
+        ports = [str(port) for port in held.ports.values()]
+    assert len(set(ports)) == count
+    both = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    return [{**both, "MASTER_PORT": port} for port in ports]
 
 
 def check_said(folder: Path) -> None:
@@ -104,24 +122,31 @@ def check_said(folder: Path) -> None:
     assert results[0][9] == results[1][9]  # seed=
 
 
-@pytest.mark.slow
-def test_under_a_real_torchrun(tmp_path: Path, python: Python) -> None:
-    done = torchrun(python, write(tmp_path, TRAIN), cwd=tmp_path)
-    assert done.code == 0, done.err
-    check_said(tmp_path)
+@pytest.fixture(scope="module")
+def under_others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each launcher, with what two processes said in its environment.
+
+    The two have a fork for each environment: to import torch is most of what each costs.
+    """
+    folder = tmp_path_factory.mktemp("others")
+    path, places = write(folder, TRAIN + IN_TURN), meetings(len(ENVIRONMENTS))
+    for launcher in ENVIRONMENTS:
+        (folder / launcher).mkdir()
+    started = []
+    for i in range(2):
+        own = [
+            (launcher, {**both, **place, name: str(i), local_name: str(i)})
+            for (launcher, (name, local_name, both)), place in zip(ENVIRONMENTS.items(), places)
+        ]
+        started.append(start(folder, path, json.dumps(own)))
+    for process in started:
+        ended(process)
+    return folder
 
 
 @pytest.mark.parametrize("launcher", ENVIRONMENTS)
-def test_under_other_launchers(launcher: str, tmp_path: Path) -> None:
-    name, local_name, both = ENVIRONMENTS[launcher]
-    path = write(tmp_path, TRAIN)
-    both = {**both, **meeting()}
-    started = [
-        start(tmp_path, path, **both, **{name: str(i), local_name: str(i)}) for i in range(2)
-    ]
-    for process in started:
-        ended(process)
-    check_said(tmp_path)
+def test_under_other_launchers(launcher: str, under_others: Path) -> None:
+    check_said(under_others / launcher)
 
 
 JAX = """
@@ -146,7 +171,7 @@ JAX = """
 @pytest.mark.slow
 def test_jax_that_the_program_has_connected(tmp_path: Path) -> None:
     path = write(tmp_path, JAX)
-    both = {**ONE, **meeting()}
+    both = {**ONE, **meetings(1)[0]}
     started = [
         start(tmp_path, path, **{**both, "RANK": str(i), "LOCAL_RANK": str(i)}) for i in range(2)
     ]
@@ -172,7 +197,7 @@ REFUSED = """
     def refused():
         assert f"{sys.argv[1]} has started this process" in refusal(xmp.spawn)
 
-    if __name__ == "__main__":
+    def refuses():
         refused()
         for nprocs in (1, 2):
             assert "call xmp.launch" in refusal(xmp.spawn, nprocs=nprocs, runtime="cpu")
@@ -186,17 +211,15 @@ REFUSED = """
         sys.stdout.write(f"{list(xmp.launch(fn))}\\n")
         xmp.start_processes(abs, nprocs=2)  # processes without a rank
 """
+BY_ITSELF = """
+    if __name__ == "__main__":
+        refuses()
+"""
 BOTH_RANKS = ["[(0, 2)]", "[(1, 2)]"]
 
 
-def test_spawn_is_refused_in_a_process_of_torchrun(tmp_path: Path, python: Python) -> None:
-    done = torchrun(python, write(tmp_path, REFUSED), "torchrun", cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert sorted(done.out.splitlines()) == BOTH_RANKS
-
-
 def test_spawn_is_refused_in_a_replica_of_xmp_run(tmp_path: Path, python: Python) -> None:
-    command = ("-m", "xmp", "run", "-n", "2", write(tmp_path, REFUSED), "xmp run")
+    command = ("-m", "xmp", "run", "-n", "2", write(tmp_path, REFUSED + BY_ITSELF), "xmp run")
     done = python(*command, cwd=tmp_path)
     assert done.code == 0, done.err
     assert sorted(done.out.splitlines()) == BOTH_RANKS
@@ -229,23 +252,6 @@ def test_a_world_in_each_replica_of_xmp_run_if_the_user_says_so(
     assert done.out.splitlines() == [str([(None, [(0, None)])] * 2)] * int(count)
 
 
-PLACED = """
-    import xmp
-
-    def fn(rank):
-        return rank, xmp.world_size()
-
-    if __name__ == "__main__":
-        print(list(xmp.launch(fn, nprocs=2, runtime="cpu", timeout=60)), flush=True)
-"""
-
-
-def test_with_one_process_on_each_host_it_is_spawn(tmp_path: Path, python: Python) -> None:
-    done = torchrun(python, write(tmp_path, PLACED), processes=1, cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert done.out == "[(0, 2), (1, 2)]\n"
-
-
 def fn(rank: int, scale: int = 1) -> tuple[int, int]:
     return rank * scale, xmp.world_size()
 
@@ -257,11 +263,25 @@ def test_without_another_launcher_it_is_spawn() -> None:
     assert list(xmp.launch(fn, nprocs=1, runtime="cpu")) == [(0, 1)]
 
 
-def test_in_a_replica_it_is_an_inner_launch() -> None:
-    def outer(rank: int) -> list[tuple[int, int]]:
+INNER = """
+    import xmp
+
+    def fn(rank):
+        return rank, xmp.world_size()
+
+    def outer(rank):
         return list(xmp.launch(fn, nprocs=2, runtime="cpu"))
 
-    assert list(xmp.spawn(outer, nprocs=2, runtime="cpu")) == [[(0, 2), (1, 2)]] * 2
+    if __name__ == "__main__":
+        print(list(xmp.spawn(outer, nprocs=2, runtime="cpu")), flush=True)
+"""
+
+
+def test_in_a_replica_it_is_an_inner_launch(tmp_path: Path, python: Python) -> None:
+    """In a program without torch: each replica's template imports what is loaded here."""
+    done = python(write(tmp_path, INNER), cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.out == f"{[[(0, 2), (1, 2)]] * 2}\n"
 
 
 @pytest.fixture
@@ -337,22 +357,3 @@ def test_no_template_is_warmed_up_in_such_a_process() -> None:
     before = psutil.Process().children()  # multiprocessing's resource tracker may be there
     xmp.preload("json")
     assert psutil.Process().children() == before
-
-
-REPEATED = """
-    import xmp
-
-    def total(rank):
-        return xmp.all_reduce(rank + 1)
-
-    if __name__ == "__main__":
-        found = [xmp.launch(total, backend="gloo")[0] for _ in range(5)]
-        open(f"said-{xmp.rank()}", "w").write(str(found))
-"""
-
-
-def test_launches_one_after_another_meet_each_time(tmp_path: Path, python: Python) -> None:
-    """A second process group in torchrun's store finds the keys of the first, and may fail."""
-    done = torchrun(python, write(tmp_path, REPEATED), cwd=tmp_path, timeout=120)
-    assert done.code == 0, done.err
-    assert [(tmp_path / f"said-{rank}").read_text() for rank in (0, 1)] == ["[3, 3, 3, 3, 3]"] * 2

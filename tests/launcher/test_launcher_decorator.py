@@ -14,7 +14,7 @@ import pytest
 
 import xmp
 from tests.support.launching import nothing_started
-from tests.support.stage import Script, Stage
+from tests.support.stage import Outcome, Script, Stage
 from tests.support.tpu_hosts import host, plan
 from xmp import _inside
 from xmp._calls.launcher import WithoutRank
@@ -260,9 +260,22 @@ if __name__ == "__main__":
 SAID = "[([3], 0), ([3], 1)] [[8], [8]] [[10], [10]] [1, 2] [24, 24]"
 
 
-def test_in_a_script(script: Script) -> None:
-    done = script(PROGRAM + MAIN)
-    assert done.out.strip() == SAID, done.err
+IN_THE_MODULE = """
+    from trains import Trainer, above, train
+
+    print(train(3), above(4), Trainer(5).fit(2), below(1), local()(4))
+"""
+
+
+@pytest.fixture(scope="module")
+def in_a_script(shared_stage: Stage) -> Outcome:
+    """A program with decorated functions of its own, and the same in a module beside it."""
+    shared_stage.write(PROGRAM, "trains.py")
+    return shared_stage.python(str(shared_stage.write(PROGRAM + MAIN + IN_THE_MODULE)), timeout=60)
+
+
+def test_in_a_script(in_a_script: Outcome) -> None:
+    assert in_a_script.out.splitlines()[0] == SAID, in_a_script.err
 
 
 def test_in_fresh_interpreters(script: Script) -> None:
@@ -277,10 +290,8 @@ def test_in_a_script_without_a_guard(script: Script) -> None:
     assert done.out.strip() == "[([3], 0), ([3], 1)] [[8], [8]]", done.err
 
 
-def test_in_a_module_of_the_users(script: Script, tmp_path: Path) -> None:
-    (tmp_path / "trains.py").write_text(PROGRAM)
-    done = script("import xmp\nfrom trains import Trainer, above, train\n" + MAIN)
-    assert done.out.strip() == SAID, done.err
+def test_in_a_module_of_the_users(in_a_script: Outcome) -> None:
+    assert in_a_script.out.splitlines()[1:] == [SAID], in_a_script.err
 
 
 def test_on_the_command_line(python: Any) -> None:

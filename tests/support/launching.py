@@ -91,18 +91,31 @@ def always_fails(rank: int) -> None:
 
 
 class nothing_started:  # noqa: N801 - reads as a statement: `with nothing_started():`
-    """Fails when a child process is there afterwards, or was there and has been waited for."""
+    """Fails when a child process is there afterwards, or was there and has been waited for.
+
+    Templates that are up are set aside, with all that they fork (a spare some time after a launch):
+    whatever launches would start another.
+    """
 
     def __enter__(self) -> None:
-        xmp.shutdown()  # a template forks a spare some time after a launch
+        from xmp._processes.launcher.template_pool import templates  # replicas import this module
+
+        self.pool, self.warm = templates, templates._warm
+        self.pool._warm = []
         self.before = self.seen()
 
     def __exit__(self, *_: object) -> None:
-        assert self.seen() == self.before, "a process was started"
+        try:
+            assert self.seen() == self.before, "a process was started"
+        finally:
+            started, self.pool._warm = self.pool._warm, self.warm
+            for template in started:
+                template.close()
 
-    @staticmethod
-    def seen() -> tuple[set[int], int]:
-        children = {p.pid for p in psutil.Process().children(recursive=True)}
+    def seen(self) -> tuple[set[int], int]:
+        aside = {template.pid for template in self.warm}
+        own = [p for p in psutil.Process().children() if p.pid not in aside]
+        children = {p.pid for each in own for p in (each, *each.children(recursive=True))}
         return children, resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 

@@ -6,10 +6,25 @@ every module of tests whose launches need none.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import re
+from pathlib import Path
 from typing import Any
 
-__all__ = ["lazily"]
+__all__ = ["frameworks_of", "lazily"]
+
+_FRAMEWORKS = tuple(
+    re.compile(rf"\b(import|from|lazily\(\") ?({names})\b")
+    for names in ("jax", r"torch(_xla|_tpu)?|lightning|accelerate|paddle")
+)
+
+
+@functools.cache
+def frameworks_of(module: Path) -> int:
+    """Return 0 for a module that imports none, 1 for torch and what is built on it, 2 for JAX."""
+    text = module.read_text()
+    return next((2 - n for n, each in enumerate(_FRAMEWORKS) if each.search(text)), 0)
 
 
 def lazily(name: str) -> Any:

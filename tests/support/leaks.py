@@ -1,8 +1,10 @@
 """What a test leaves behind fails it: processes, threads, descriptors, files in /dev/shm.
 
 Processes are the children of this one, and any that carry this session's mark in their
-environment: orphans, too. xmp's template process may stay from one test to the next; it is ended
-with each module.
+environment: orphans, too. xmp's template process may stay from one test to the next. It is ended
+with each module, or stays for the next one where both import a framework: to import torch again
+costs 2 to 3 s of processor time. A module that counts or changes templates has the mark
+``own_template``.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.lazily import frameworks_of
 from tests.support.stage import parent_of
 
 __all__ = ["MARK", "STAGES"]
@@ -35,6 +38,11 @@ STAGES = {"stage", "shared_stage"}
 DEADLINE = 3.0  # seconds that something which is on its way out may take
 # The process names of what may stay until xmp.shutdown(); its forks have its command line.
 TEMPLATES = {"xmp-template", "xmp-script", "xmp-agent"}
+# Folders of tests that end the templates with each module: frameworks that hold devices, clusters.
+ALONE = {
+    "xla", "torch_tpu", "libtpu", "paddle", "ray", "slurm", "faults", "notebooks", "engines",
+    "hosts",
+}  # fmt: skip
 SHM = Path("/dev/shm")
 
 
@@ -246,14 +254,68 @@ def end_templates() -> None:
         sys.modules["xmp"].shutdown()
 
 
+class Kept:
+    """The templates that stay for the next module, and what this process had before the first."""
+
+    def __init__(self) -> None:
+        self._before: Belongings | None = None
+        self._modules: list[str] = []
+
+    def begin(self, module: str) -> None:
+        """A module begins that keeps them."""
+        if self._before is None:
+            self._before, self._modules = Belongings.now(), []
+        self._modules.append(module)
+
+    def end(self) -> None:
+        """After ``xmp.shutdown()`` not even the templates and their descriptors are there."""
+        before, self._before = self._before, None
+        if before is not None:
+            end_templates()
+            left = left_since(before, frozenset())
+            fail_if(left, f"the tests of {', '.join(self._modules)} after xmp.shutdown()")
+
+
+def left_since(before: Belongings, templates: frozenset[psutil.Process]) -> list[str]:
+    """Say what is there since; descriptors count where templates neither began nor ended."""
+    left = left_processes(before, templates) + left_threads(before) + left_shared_files(before)
+    return left + (left_descriptors(before) if templates == before.templates else [])
+
+
+@pytest.fixture(scope="session")
+def kept(session_mark: None) -> Iterator[Kept]:
+    """End with the session the templates that stayed from one module to the next."""
+    kept = Kept()
+    yield kept
+    kept.end()
+
+
+def keeps_templates(request: pytest.FixtureRequest) -> bool:
+    """Whether this module leaves its templates to the next one."""
+    marked = request.node.get_closest_marker("own_template")
+    return (
+        bool(frameworks_of(request.path)) and not marked and request.path.parent.name not in ALONE
+    )
+
+
 @pytest.fixture(scope="module", autouse=True)
-def nothing_left_by_module(request: pytest.FixtureRequest, session_mark: None) -> Iterator[None]:
-    """After ``xmp.shutdown()`` not even the template and its descriptors are there."""
+def nothing_left_by_module(request: pytest.FixtureRequest, kept: Kept) -> Iterator[None]:
+    """After a module only a template may be left that the next one keeps.
+
+    Where it has started or ended one, ``Kept.end`` counts its descriptors.
+    """
+    if keeps_templates(request):
+        kept.begin(request.node.name)
+        before = Belongings.now()
+        yield
+        left = left_since(before, Belongings.now().templates)
+        fail_if(left, f"the tests of {request.node.name}")
+        return
+    kept.end()
     before = Belongings.now()
     yield
     end_templates()
-    left = left_processes(before, frozenset())
-    left += left_threads(before) + left_descriptors(before) + left_shared_files(before)
+    left = left_since(before, frozenset())
     fail_if(left, f"the tests of {request.node.name} after xmp.shutdown()")
 
 
@@ -272,8 +334,4 @@ def nothing_left(
         return
     before = Belongings.now()
     yield
-    templates = Belongings.now().templates
-    left = left_processes(before, templates) + left_threads(before) + left_shared_files(before)
-    if templates == before.templates:
-        left += left_descriptors(before)
-    fail_if(left, request.node.nodeid)
+    fail_if(left_since(before, Belongings.now().templates), request.node.nodeid)
