@@ -19,15 +19,12 @@ import pytest
 
 import xmp
 import xmp.compat.torch_mp
-from tests.support.launching import METHODS
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.failing
 
-STARTERS = [
-    *((name, method) for name in ("xmp", "compat") for method in METHODS),
-    ("torch", "fork"),
-]
+STARTERS = [("xmp", "forkserver"), ("compat", "forkserver"), ("compat", "fork"), ("torch", "fork")]
+"""What a method changes is tested in the launcher's room (test_contexts, test_first_failure)."""
 Start = Callable[..., Any]
 
 

@@ -14,6 +14,8 @@ LAUNCHES = """
     import sys
     import in_script, xmp
 
+    xmp.preload("torch", "jax")  # once for each host, and not once for each replica
+
     def total(rank):
         xmp.init_process_group()
         found = xmp.all_reduce(float(rank))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import xmp
-from tests.support.launching import METHODS, launch, never_returns, nothing_started
+from tests.support.launching import launch, never_returns, nothing_started
 from tests.support.waiting import until
 from xmp._plan import runtimes
 
@@ -353,7 +353,6 @@ def test_ctrl_z_is_an_event(tmp_path: Path) -> None:
     assert names.index("paused") < names.index("resumed") < names.index("finished")
 
 
-@pytest.mark.parametrize("method", METHODS)
 def test_without_a_listener_no_event_is_made(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from xmp._processes.launcher.handlers import supervisor_messages
     from xmp._processes.messages.launch import Events

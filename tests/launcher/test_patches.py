@@ -29,17 +29,17 @@ else:
 
 import signal, xmp
 
-def fn(rank):
-    if rank == 1 and sys.argv[3] == "fails":
+def fn(rank, end):
+    if rank == 1 and end == "fails":
         raise ValueError("of rank 1")
-    while sys.argv[3] == "fails":
+    while end == "fails":
         signal.pause()  # gevent replaces other waits; xmp ends it
     return rank
 
 if __name__ == "__main__":
-    for _ in range(1 if sys.argv[1] == "debugpy" else 2):
+    for end in sys.argv[3:]:
         try:
-            print(list(xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[2])))
+            print(list(xmp.spawn(fn, (end,), nprocs=2, runtime="cpu", start_method=sys.argv[2])))
         except xmp.XmpError as error:
             print(type(error).__name__, error)
 """
@@ -47,23 +47,20 @@ NOTE = "xmp: gevent.monkey.patch_all() has replaced the waits and forks of this 
 
 
 @pytest.mark.failing
-@pytest.mark.parametrize("ends", ["well", "fails"])
 @pytest.mark.parametrize("how", ["gevent", "gevent without threads"])
-def test_in_a_program_that_gevent_has_patched_replicas_are_fresh(
-    script: Script, how: str, ends: str
-) -> None:
-    ended = script(PROGRAM, how, "forkserver", ends)
-    if ends == "well":
-        assert ended.out == "[0, 1]\n" * 2
-    else:
-        assert ended.out.count("ReplicaRaised rank 1 of 2") == 2
+def test_in_a_program_that_gevent_has_patched_replicas_are_fresh(script: Script, how: str) -> None:
+    ended = script(PROGRAM, how, "forkserver", "fails", "well")
+    assert ended.out.startswith("ReplicaRaised rank 1 of 2")
+    assert ended.out.count("ReplicaRaised") == 1
+    assert ended.out.endswith("\n[0, 1]\n")
     assert ended.err.count(NOTE) == 1
-    assert ended.err.count("\n") == 1, ended.err
+    said = [line for line in ended.err.splitlines() if "the start took" not in line]  # slow hosts
+    assert len(said) == 1, ended.err
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_gevent_that_has_patched_nothing_changes_nothing(script: Script, method: str) -> None:
-    ended = script(PROGRAM, "gevent, imported alone", method, "well")
+    ended = script(PROGRAM, "gevent, imported alone", method, "well", "well")
     assert (ended.out, ended.err) == ("[0, 1]\n" * 2, "")
 
 
@@ -77,7 +74,7 @@ def test_gevent_that_has_patched_nothing_changes_nothing(script: Script, method:
 def test_where_none_can_work_one_sentence_names_the_library(
     script: Script, how: str, method: str, words: list[str]
 ) -> None:
-    ended = script(PROGRAM, how, method, "well")
+    ended = script(PROGRAM, how, method, "well", "well")
     assert ended.out.count("StartError") == 2
     assert [word for word in words if word not in ended.out] == []
     assert "Traceback" not in ended.err
@@ -109,23 +106,20 @@ def test_in_a_worker_of_xdist_whose_thread_is_one_of_python(stage: Stage) -> Non
 
 
 @pytest.mark.failing
-@pytest.mark.parametrize("ends", ["well", "fails"])
 @pytest.mark.parametrize("method", METHODS)
-def test_under_debugpy_without_a_client_a_launch_ends(stage: Stage, method: str, ends: str) -> None:
+def test_under_debugpy_without_a_client_a_launch_ends(stage: Stage, method: str) -> None:
     """It listens; no client ever comes. It follows every child, and has threads in each."""
     program, out, err = (str(stage.folder / name) for name in ("train.py", "out", "err"))
     stage.write(PROGRAM, "train.py")
     debugger = f"{sys.executable} -Xfrozen_modules=off -m debugpy --listen 127.0.0.1:0"
     # Files: debugpy's adapter outlives the program, and would keep pipes open.
-    shell = f"exec {debugger} {program} debugpy {method} {ends} >{out} 2>{err}"
+    shell = f"exec {debugger} {program} debugpy {method} well fails >{out} 2>{err}"
     process = stage.start_command("sh", "-c", shell)
-    until(lambda: process.poll() is not None, 60, stage.alive)
+    until(lambda: process.poll() is not None, 120, stage.alive)
     said, warned = Path(out).read_text(), Path(err).read_text()
     if method == "fork":
-        assert said.startswith("StartError debugpy follows this process")
-    elif ends == "well":
-        assert said == "[0, 1]\n"
+        assert said.count("StartError debugpy follows this process") == 2
     else:
-        assert said.startswith("ReplicaRaised rank 1 of 2")
+        assert said.startswith("[0, 1]\nReplicaRaised rank 1 of 2")
     note = "xmp: debugpy follows this process and its children: replicas are fresh interpreters"
     assert warned.count(note) == (1 if method == "forkserver" else 0), warned

@@ -34,21 +34,21 @@ print([*start(_mp_fn, args=(FLAGS,), start_method='fork')])
     assert '; replicas are started with "forkserver"' in lines[0]
 
 
-def test_start_processes_does_so_too(kernel: Kernel) -> None:
+def test_start_processes_does_so_too(shared_kernel: Kernel) -> None:
     cell = """
 print(xmp.start_processes(lambda i: print('hello', i), nprocs=2, start_method='fork'))
 """
-    said = sorted(text_of(kernel(BEGIN, cell), 1).splitlines())
+    said = sorted(text_of(shared_kernel(BEGIN, cell), 1).splitlines())
     assert said == ["None", "hello 0", "hello 1"]
 
 
-def test_what_needs_a_real_fork_is_refused_by_name(kernel: Kernel) -> None:
+def test_what_needs_a_real_fork_is_refused_by_name(shared_kernel: Kernel) -> None:
     cell = """
 import multiprocessing
 lock = multiprocessing.get_context('fork').Lock()
 start(lambda rank, lock: None, args=(lock,), start_method='fork')
 """
-    (error,) = [m["text"] for m in kernel(BEGIN, cell) if m["name"] == "error"]
+    (error,) = [m["text"] for m in shared_kernel(BEGIN, cell) if m["name"] == "error"]
     assert "args[0] (Lock) cannot be sent" in error
     assert "only forked children can use it" in error
     assert 'multiprocessing.get_context("spawn")' in error

@@ -13,6 +13,17 @@ from tests.support.stage import ROOT, Stage
 pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
 
 Kernel = Callable[..., list[dict[str, Any]]]
+FRESH = f"""{BEGIN}
+import logging
+logging.disable(logging.NOTSET)
+for name in (None, 'mine', 'quiet'):
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.NOTSET if name else logging.WARNING)
+    for handler in logger.handlers[:]:
+        logger.removeHandler(handler)
+logging.getLogger('xmp').setLevel('ERROR')  # what it says of a slow start
+"""
+"""The first cell: as in a kernel where no other test has set anything up."""
 FN = """
 def fn(rank):
     import logging
@@ -24,22 +35,22 @@ def fn(rank):
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_level_format_and_stream(method: str, kernel: Kernel) -> None:
+def test_level_format_and_stream(method: str, shared_kernel: Kernel) -> None:
     cell = f"""
 import logging
 logging.basicConfig(level=logging.INFO, format='%(name)s|%(message)s', stream=sys.stdout)
 logging.getLogger('quiet').setLevel('ERROR')
 {FN}
 start(fn, start_method={method!r})"""
-    messages = kernel(BEGIN, cell)
+    messages = shared_kernel(FRESH, cell)
     assert sorted(text_of(messages, 1).splitlines()) == [
         "mine|info 0", "mine|info 1", "quiet.one|error 0", "quiet.one|error 1",
     ], messages  # fmt: skip
 
 
-def test_a_later_level_holds_for_later_launches(kernel: Kernel) -> None:
+def test_a_later_level_holds_for_later_launches(shared_kernel: Kernel) -> None:
     cells = (
-        f"{BEGIN}{FN}\nimport logging; logging.basicConfig(level='INFO', format='%(message)s')",
+        f"{FRESH}{FN}\nlogging.basicConfig(level='INFO', format='%(message)s')",
         "start(fn)",
         "logging.getLogger().setLevel('WARNING')\nstart(fn)",
         """
@@ -48,7 +59,7 @@ logging.getLogger('mine').setLevel('INFO')
 start(fn)""",
         "logging.disable(logging.INFO)\nstart(fn)",
     )
-    messages = kernel(*cells)
+    messages = shared_kernel(*cells)
     errors = ["error 0", "error 1"]
     infos = ["info 0", "info 1"]
     stderr = [sorted(text_of(messages, cell, "stderr").splitlines()) for cell in range(5)]
@@ -58,7 +69,7 @@ start(fn)""",
     assert text_of(messages, 4) == ""
 
 
-def test_a_handler_for_something_else_stays_in_the_kernel(kernel: Kernel) -> None:
+def test_a_handler_for_something_else_stays_in_the_kernel(shared_kernel: Kernel) -> None:
     cell = f"""
 import io, logging
 text = io.StringIO()
@@ -66,7 +77,7 @@ logging.basicConfig(level=logging.INFO, stream=text)
 {FN}
 start(fn)
 print(repr(text.getvalue()))"""
-    messages = kernel(BEGIN, cell)
+    messages = shared_kernel(FRESH, cell)
     assert text_of(messages, 1) == "''\n", messages
     said = text_of(messages, 1, "stderr").splitlines()
     assert sorted(said) == ["error 0", "error 1"]  # by logging's last resort

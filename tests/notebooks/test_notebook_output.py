@@ -6,12 +6,12 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.notebook_kernel import BEGIN, text_of
+from tests.support.stage import Stage
 
 pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
 
@@ -19,7 +19,7 @@ Kernel = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])  # a kernel has native threads
-def test_it_appears_while_the_cell_runs(method: str, kernel: Kernel) -> None:
+def test_it_appears_while_the_cell_runs(method: str, shared_kernel: Kernel) -> None:
     cells = (
         BEGIN,
         f"""
@@ -31,7 +31,7 @@ def fn(rank):
     print('after', rank)
 print(list(start(fn, start_method={method!r})))""",
     )
-    messages = kernel(*cells, touch={"before 0": "seen", "error 0": "seen too"})
+    messages = shared_kernel(*cells, touch={"before 0": "seen", "error 0": "seen too"})
     out, err = text_of(messages, 1), text_of(messages, 1, "stderr")
     assert sorted(out.splitlines()) == sorted(
         ["before 0", "before 1", "after 0", "after 1", "[None, None]"]
@@ -42,21 +42,21 @@ print(list(start(fn, start_method={method!r})))""",
     ]  # fmt: skip
 
 
-def test_no_letter_is_torn_and_the_order_is_kept(kernel: Kernel) -> None:
+def test_no_letter_is_torn_and_the_order_is_kept(shared_kernel: Kernel) -> None:
     cells = (
         BEGIN,
         """
 def fn(rank):
     for n in range(20000):
         print('äöü€😀' * 3, n)
-start(fn, prefix=True, show='1', log_dir='logs')
+start(fn, prefix=True, show='1', log_dir='in order')
 print('done')""",
     )
-    lines = text_of(kernel(*cells), 1).splitlines()
+    lines = text_of(shared_kernel(*cells), 1).splitlines()
     assert lines == [*(f"[1] {'äöü€😀' * 3} {n}" for n in range(20000)), "done"]
 
 
-def test_a_launch_that_is_not_joined_writes_to_its_own_cell(kernel: Kernel) -> None:
+def test_a_launch_that_is_not_joined_writes_to_its_own_cell(shared_kernel: Kernel) -> None:
     cells = (
         BEGIN,
         """
@@ -69,14 +69,14 @@ context = start(fn, join=False)""",
         "context.results()\nprint('three')",
         "import threading\nprint([t.name for t in threading.enumerate() if 'xmp' in t.name])",
     )
-    messages = kernel(*cells, touch={"one 0": "seen", "two 0": "two seen"})
+    messages = shared_kernel(*cells, touch={"one 0": "seen", "two 0": "two seen"})
     said = sorted(text_of(messages, 1).splitlines())
     assert said == ["one 0", "one 1", "two 0", "two 1"], messages
     assert text_of(messages, 3) == "three\n"
     assert text_of(messages, 4) == "[]\n"
 
 
-def test_output_that_the_cell_redirects_goes_there(kernel: Kernel) -> None:
+def test_output_that_the_cell_redirects_goes_there(shared_kernel: Kernel) -> None:
     cells = (
         BEGIN,
         """
@@ -86,10 +86,10 @@ with contextlib.redirect_stdout(text):
     start(lambda rank: print('hello', rank))
 print(sorted(text.getvalue().splitlines()))""",
     )
-    assert text_of(kernel(*cells), 1) == "['hello 0', 'hello 1']\n"
+    assert text_of(shared_kernel(*cells), 1) == "['hello 0', 'hello 1']\n"
 
 
-def test_an_interrupted_cell_has_the_last_words(kernel: Kernel) -> None:
+def test_an_interrupted_cell_has_the_last_words(shared_kernel: Kernel) -> None:
     cells = (
         BEGIN,
         """
@@ -102,14 +102,16 @@ def fn(rank):
 start(fn)""",
         "print(list(start(lambda rank: rank)))",
     )
-    messages = kernel(*cells, interrupt="here")
+    messages = shared_kernel(*cells, interrupt="here")
     said = text_of(messages, 1)
     assert "the last words of 0\n" in said, messages
     assert [m["cell"] for m in messages if m["name"] == "error"] == [1]
     assert text_of(messages, 2) == "[0, 1]\n"
 
 
-def test_a_flood_that_is_not_shown_does_not_grow_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
+def test_a_flood_that_is_not_shown_does_not_grow_the_kernel(
+    shared_kernel: Kernel, shared_stage: Stage
+) -> None:
     cells = (
         BEGIN,
         """
@@ -125,9 +127,10 @@ def fn(rank, kernel):
 grown = start(fn, args=(os.getpid(),), log_dir='logs', show=1)[0]""",
         "print(grown)",
     )
-    messages = kernel(*cells)
+    messages = shared_kernel(*cells)
     assert text_of(messages, 1).endswith("the other\n")
-    assert (tmp_path / "logs" / "rank0.stdout.log").stat().st_size == (100 << 20) + 10
+    log = shared_stage.folder / "logs" / "rank0.stdout.log"
+    assert log.stat().st_size == (100 << 20) + 10
     # What is shown a kernel keeps itself: IPython has it in its history.
     assert int(text_of(messages, 2)) < 16
 
@@ -170,7 +173,7 @@ def test_a_forked_child_holds_no_end() -> None:
     assert child == before + 2 - 4
 
 
-def test_launches_that_have_ended_hold_no_pipes(kernel: Kernel) -> None:
+def test_launches_that_have_ended_hold_no_pipes(shared_kernel: Kernel) -> None:
     cells = (
         BEGIN,
         """
@@ -187,4 +190,4 @@ first = held()
 print('more pipes:', max(held() for _ in range(3)) - first)
 """,
     )
-    assert "more pipes: 0\n" in text_of(kernel(*cells), 1)
+    assert "more pipes: 0\n" in text_of(shared_kernel(*cells), 1)

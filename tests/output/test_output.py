@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
@@ -44,9 +43,8 @@ LINES = ["half and half", "from C", *(f"line {n}" for n in range(100)), "no end 
 LAUNCHERS = "the launcher's"
 
 
-def of_rank(text: str, rank: int, prefix: str = "[{rank}] ") -> list[str]:
-    host = os.uname().nodename
-    own = prefix.format(rank=rank, local_rank=rank, host=host)
+def of_rank(text: str, rank: int) -> list[str]:
+    own = f"[{rank}] "
     return [line[len(own) :] for line in text.splitlines() if line.startswith(own)]
 
 
@@ -60,11 +58,19 @@ def test_every_line_has_its_rank_and_keeps_its_order(method: str, script: Script
         assert of_rank(done.err, rank) == [f"error of {rank}"]
 
 
+def writes(rank: int) -> None:
+    os.write(1, b"out\n")
+    os.write(2, b"err\n")
+
+
 @pytest.mark.first_pass
-def test_a_prefix_of_ones_own(method: str, script: Script) -> None:
+def test_a_prefix_of_ones_own(capfd: pytest.CaptureFixture[str]) -> None:
     prefix = "<{rank:02d}|{local_rank}|{host}> "
-    done = script(SPEAKS, method, json.dumps({"prefix": prefix}))
-    assert of_rank(done.out, 1, prefix) == ["from 1", *LINES], done
+    launch("forkserver", writes, prefix=prefix)
+    host = os.uname().nodename
+    assert sorted(capfd.readouterr().out.splitlines()) == [
+        f"<00|0|{host}> out", f"<01|1|{host}> out"
+    ]  # fmt: skip
 
 
 @pytest.mark.first_pass
@@ -79,12 +85,14 @@ def test_a_prefix_of_ones_own(method: str, script: Script) -> None:
         (1, [1]),
     ],
 )
-def test_which_ranks_are_shown(show: object, ranks: list[int], script: Script) -> None:
-    options = json.dumps({"nprocs": 3, "show": show, "prefix": True})
-    done = script(SPEAKS, "forkserver", options)
-    assert done.code == 0, done
-    assert sorted({int(line[1]) for line in done.out.splitlines()[:-1]}) == ranks
-    assert sorted({int(line[1]) for line in done.err.splitlines()}) == ranks
+def test_which_ranks_are_shown(
+    show: Any, ranks: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    launch("forkserver", writes, nprocs=3, show=show, prefix=True)
+    shown = capfd.readouterr()
+    assert sorted(shown.out.splitlines()) == [f"[{rank}] out" for rank in ranks]
+    errors = [line for line in shown.err.splitlines() if "the start took" not in line]
+    assert sorted(errors) == [f"[{rank}] err" for rank in ranks]
 
 
 def test_files_have_everything_also_of_ranks_that_are_not_shown(
@@ -105,20 +113,20 @@ def test_files_have_everything_also_of_ranks_that_are_not_shown(
         assert (logs / f"rank{rank}.stderr.log").read_text() == f"error of {rank}\n"
 
 
-def test_the_next_launch_empties_its_files(method: str, tmp_path: Path) -> None:
+def test_the_next_launch_empties_its_files(tmp_path: Path) -> None:
     for text in ("first", "second"):
-        launch(method, lambda rank, text: print(text), text, log_dir=tmp_path, show="none")
+        launch("forkserver", lambda rank, text: print(text), text, log_dir=tmp_path, show="none")
         assert (tmp_path / "rank1.stdout.log").read_text() == f"{text}\n"
 
 
 @pytest.mark.first_pass
-def test_a_restart_goes_on_in_the_files(method: str, tmp_path: Path) -> None:
+def test_a_restart_goes_on_in_the_files(tmp_path: Path) -> None:
     def fn(rank: int) -> None:
         print("attempt", xmp.restart_count())
         if xmp.restart_count() == 0:
             raise ValueError("again")
 
-    launch(method, fn, nprocs=1, log_dir=tmp_path, show="none", max_restarts=1)
+    launch("forkserver", fn, nprocs=1, log_dir=tmp_path, show="none", max_restarts=1)
     assert (tmp_path / "rank0.stdout.log").read_text() == "attempt 0\nattempt 1\n"
 
 
@@ -143,13 +151,13 @@ if __name__ == "__main__":
 )
 
 
-def test_output_and_error_in_one_stream_keep_their_order(method: str, script: Script) -> None:
-    done = script(IN_ONE, method, shell_before="exec 2>&1")
+def test_output_and_error_in_one_stream_keep_their_order(script: Script) -> None:
+    done = script(IN_ONE, "forkserver", shell_before="exec 2>&1")
     for rank in (0, 1):
         assert of_rank(done.out, rank) == [f"to {n}" for n in range(200)]
 
 
-def test_output_before_a_kill_is_kept(method: str, tmp_path: Path) -> None:
+def test_output_before_a_kill_is_kept(tmp_path: Path) -> None:
     def fn(rank: int) -> None:
         print("the last words", rank)
         os.write(2, b"no line")
@@ -158,7 +166,7 @@ def test_output_before_a_kill_is_kept(method: str, tmp_path: Path) -> None:
         while True:
             signal.pause()
 
-    error = failure(method, fn, log_dir=tmp_path, show="none", grace=0.1)
+    error = failure("forkserver", fn, log_dir=tmp_path, show="none", grace=0.1)
     assert (tmp_path / "rank1.stdout.log").read_text() == "the last words 1\n"
     assert (tmp_path / "rank1.stderr.log").read_text() == "no line"
     assert (error.failures[0].stdout, error.failures[0].stderr) == ("the last words 1", "no line")
@@ -199,7 +207,7 @@ def fn(rank):
     print("hello", os.get_terminal_size().columns, os.get_terminal_size(2).columns)
 
 if __name__ == "__main__":
-    start(fn, prefix=True)
+    start(fn, prefix=True, progress=False)  # however long it takes
 """
 )
 
@@ -245,8 +253,9 @@ def test_replicas_of_one_process_speak_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.first_pass
-def test_a_launch_without_a_waiting_thread(method: str, tmp_path: Path) -> None:
-    context = launch(method, speaks_slowly, tmp_path, log_dir=tmp_path, show="none", join=False)
+def test_a_launch_without_a_waiting_thread(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"log_dir": tmp_path, "show": "none", "join": False}
+    context = launch("forkserver", speaks_slowly, tmp_path, **options)
     log = tmp_path / "rank1.stdout.log"
     until(lambda: log.read_text() == "one\n")  # while it runs
     (tmp_path / "go").touch()

@@ -11,7 +11,7 @@ import pytest
 
 import xmp
 from tests.support.launching import failure, launch, never_returns
-from tests.support.stage import Script
+from tests.support.stage import Outcome, Script, Stage
 
 pytestmark = pytest.mark.failing
 
@@ -174,11 +174,18 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture(scope="module")
+def hanging(shared_stage: Stage) -> dict[str, Outcome]:
+    """Both wait for their limit at the same time."""
+    started = {how: shared_stage.start(HANGING, how) for how in ("asleep", "busy")}
+    return {how: shared_stage.outcome(each, 60) for how, each in started.items()}
+
+
 @pytest.mark.parametrize("how", ["asleep", "busy"])
 def test_a_result_that_hangs_where_it_is_loaded_is_under_the_timeout(
-    how: str, script: Script
+    how: str, hanging: dict[str, Outcome]
 ) -> None:
-    done = script(HANGING, how, timeout=60)
+    done = hanging[how]
     assert done.code == 0, done.err
     assert "timeout=5: 5 s after the call rank 1's result is still being loaded" in done.out
     assert how == "asleep" or "in spin" in done.out

@@ -203,13 +203,13 @@ if __name__ == "__main__":
     xmp.spawn(train, nprocs=2, runtime="cpu", max_restarts=1)
 """,
     "diverged": """
-def all_reduce():
+def reduce_all():
     wait()
 
 def train(rank):
     if rank in (1, 2):
         return
-    all_reduce()
+    reduce_all()
 
 if __name__ == "__main__":
     xmp.spawn(train, nprocs=4, runtime="cpu", hang_timeout=1)

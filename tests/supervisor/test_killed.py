@@ -14,26 +14,24 @@ from tests.support.stage import Stage
 pytestmark = pytest.mark.failing
 
 
-@pytest.mark.parametrize("fn", ["native", "sleeping"])
 @pytest.mark.parametrize("method", METHODS)
-def test_launcher_killed_while_replicas_run(stage: Stage, method: str, fn: str) -> None:
-    launcher = running(stage, method, fn)
+def test_launcher_killed_while_replicas_run(stage: Stage, method: str) -> None:
+    launcher = running(stage, method, "both")
     assert len(stage.alive()) > 5
     os.kill(launcher, signal.SIGKILL)
     stage.gone()
 
 
-@pytest.mark.parametrize("fn", ["native", "sleeping"])
 @pytest.mark.parametrize("method", METHODS)
-def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
+def test_supervisor_killed(stage: Stage, method: str) -> None:
     """The launcher says what happened, in bounded time; the template takes the orphans in."""
     source = (
         TREE
         + """
     if __name__ == "__main__":
-        method, fn = sys.argv[1:]
+        method = sys.argv[1]
         try:
-            xmp.spawn(globals()[fn], nprocs=3, runtime="cpu", start_method=method)
+            xmp.spawn(both, nprocs=3, runtime="cpu", start_method=method)
         except xmp.XmpError as error:
             in_script.say(raised=f"{type(error).__name__}: {error}")
         left = in_script.belongings()["processes"]
@@ -41,7 +39,7 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
         in_script.say(left=left, again=again)
     """
     )
-    running(stage, method, fn, source=source)
+    running(stage, method, source=source)
     (supervisor,) = stage.supervisors()
     os.kill(supervisor, signal.SIGKILL)
     outcome = stage.outcome(stage.last)
@@ -55,8 +53,11 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
     assert "does not answer" not in outcome.err
 
 
-@pytest.mark.parametrize("without", ["", "pidfd"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "without"),
+    # Keepers watch alike, whichever way they were made.
+    [*((method, "") for method in METHODS), ("forkserver", "pidfd"), ("spawn", "pidfd")],
+)
 def test_launcher_killed_while_the_supervisor_is_stopped(
     stage: Stage, method: str, without: str
 ) -> None:
@@ -127,8 +128,14 @@ def test_semaphores_and_shared_memory_of_a_killed_launcher_go(stage: Stage) -> N
         assert not left
 
 
-@pytest.mark.parametrize("victim", ["launcher", "replica"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "victim"),
+    [
+        *((method, "launcher") for method in METHODS),
+        ("forkserver", "replica"),
+        ("fork", "replica"),  # it has copies of what the launcher had open
+    ],
+)
 def test_launches_within_launches_end_too(stage: Stage, method: str, victim: str) -> None:
     """The inner launch has its own template and supervisor, in other sessions."""
     source = (
@@ -178,6 +185,7 @@ def test_killed_while_replicas_wait_for_each_other(stage: Stage, runtime: str, v
         in_script.never_returns()
 
     if __name__ == "__main__":
+        xmp.preload({"cpu": "torch"}.get(sys.argv[1], sys.argv[1]))
         xmp.spawn(collective, nprocs=3, runtime=sys.argv[1])
     """
     )
@@ -256,8 +264,10 @@ WITHOUT = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig"
 NO_DAEMON = TREE.replace("in_script.leave_daemon()", "pass") + RUN
 
 
-@pytest.mark.parametrize("without", [WITHOUT, "setsig,pdeathsig"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "without"),
+    [*((method, WITHOUT) for method in METHODS), ("forkserver", "setsig,pdeathsig")],
+)
 def test_launcher_killed_on_a_kernel_that_can_less(stage: Stage, method: str, without: str) -> None:
     """A watcher thread instead of a kernel-armed lifeline; orphans of orphans are not promised."""
     launcher = running(stage, method, "native", source=NO_DAEMON, env={"XMP_WITHOUT": without})

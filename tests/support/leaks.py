@@ -197,8 +197,10 @@ def left_processes(before: Belongings, templates: frozenset[psutil.Process]) -> 
     new = processes() - before.processes - templates
     new = {p for p in new if not of_a_cluster(p, before)}
     extra = [(p, command(p)) for p in new if not waits(p, templates)]
-    _, alive = psutil.wait_procs([p for p, _ in extra], timeout=DEADLINE)
-    alive = [p for p in alive if not waits(p, templates)]
+    alive, end = [p for p, _ in extra], time.monotonic() + DEADLINE
+    while alive and time.monotonic() < end:
+        _, alive = psutil.wait_procs(alive, timeout=0.1)
+        alive = [p for p in alive if not waits(p, templates)]  # a fork that has its name by now
     lines = [f"process {p.pid} ({status(p)}): {text}" for p, text in extra if p in alive]
     for process in alive:
         try:

@@ -1,6 +1,7 @@
 """A real notebook kernel: ``python notebook_kernel.py`` runs cells and prints what each got.
 
-In a new process: ZeroMQ brings native threads, and a launcher with those may not fork.
+In a new process: ZeroMQ brings native threads, and a launcher with those may not fork. Each line
+that it reads asks for cells, all in one kernel; it answers with a line, and ends with its input.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BEGIN", "RESTART", "displays_of", "messages_of", "text_of"]
+__all__ = ["BEGIN", "RESTART", "displays_of", "text_of"]
 
 SECONDS = 100.0
 """The patience with one cell, and with the start."""
@@ -51,9 +52,7 @@ def displays_of(
 class _Notebook:
     """A kernel, and what its cells have got."""
 
-    def __init__(
-        self, touch: dict[str, str], interrupt: str, type_in: list[str], seconds: float
-    ) -> None:
+    def __init__(self) -> None:
         from jupyter_client.manager import KernelManager
 
         # A relative path: sockets allow few letters.
@@ -61,10 +60,33 @@ class _Notebook:
         self.manager.start_kernel()
         self.client = self.manager.client()
         self.client.start_channels()
+        self._begin({})
+
+    def _begin(
+        self,
+        touch: dict[str, str],
+        interrupt: str = "",
+        type_in: tuple[str, ...] = (),
+        seconds: float = SECONDS,
+    ) -> None:
         self.got: list[dict[str, Any]] = []
         self.sent: list[str] = []
-        self._touch, self._interrupt, self._type_in = touch, interrupt, type_in
+        self._touch, self._interrupt, self._type_in = touch, interrupt, list(type_in)
         self._seconds = seconds
+
+    def messages_of(self, cells: list[str], **options: Any) -> list[dict[str, Any]]:
+        """Run the cells one after the other; what each got, in the order in which it came.
+
+        When one of the texts in ``touch`` is seen, the file of that name is made; ``interrupt`` is
+        the text at which the kernel is interrupted; ``type_in`` are lines for what asks for input;
+        a cell may take so many ``seconds``.
+        """
+        self._begin(**options)
+        for path in self._touch.values():
+            Path(path).unlink(missing_ok=True)
+        for code in [*cells, "pass"]:
+            self.run(code)
+        return self.got
 
     def restart(self) -> None:
         self.sent.append("")
@@ -124,30 +146,16 @@ class _Notebook:
             self.manager.interrupt_kernel()
 
 
-def messages_of(
-    cells: list[str],
-    touch: dict[str, str],
-    interrupt: str = "",
-    type_in: tuple[str, ...] = (),
-    seconds: float = SECONDS,
-) -> list[dict[str, Any]]:
-    """Run the cells one after the other; what each got, in the order in which it came.
-
-    When one of the texts in ``touch`` is seen, the file of that name is made; ``interrupt`` is the
-    text at which the kernel is interrupted; ``type_in`` are lines for what asks for input; a cell
-    may take so many ``seconds``.
-    """
-    notebook = _Notebook(touch, interrupt, list(type_in), seconds)
+def main() -> None:
+    notebook = _Notebook()
     try:
-        notebook.client.wait_for_ready(timeout=seconds)
-        for code in [*cells, "pass"]:
-            notebook.run(code)
+        notebook.client.wait_for_ready(timeout=SECONDS)
+        for line in sys.stdin:
+            print(json.dumps(notebook.messages_of(**json.loads(line))), flush=True)
     finally:
         notebook.client.stop_channels()
         notebook.manager.shutdown_kernel(now=False)
-    return notebook.got
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.stdin.read())
-    print(json.dumps(messages_of(**given)))
+    main()

@@ -24,6 +24,9 @@ TREE = """
         open(f"in-fn-{rank}", "w").close()
         in_script.never_returns()
 
+    def both(rank):
+        (sleeping if rank == 2 else native)(rank)
+
     def quick(rank):
         return rank
 """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,9 +157,28 @@ def launch(
     return stage.run(source, names, good, env=env, timeout=60, file=file)
 
 
-@pytest.mark.parametrize("file", [False, True])
-def test_what_the_launcher_has_loaded_is_there_at_a_later_spawn(stage: Stage, file: bool) -> None:
-    said = launch(stage, "heavyone,goodone", "heavyone,goodone", file).said
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a program said that loads what is harmless, and which processes have imported what."""
+
+    file: bool
+    said: dict[str, Any]
+    log: list[str]
+
+    def importers(self, name: str) -> set[str]:
+        return {pid for package, pid in map(str.split, self.log) if package == name}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["cell", "file"])
+def loaded(request: pytest.FixtureRequest, shared_stage: Stage) -> Loaded:
+    folder = shared_stage.folder / str(request.param)
+    folder.mkdir()
+    said = launch(Stage(folder), "heavyone,goodone", "heavyone,goodone", request.param).said
+    return Loaded(request.param, said, (folder / "log").read_text().splitlines())
+
+
+def test_what_the_launcher_has_loaded_is_there_at_a_later_spawn(loaded: Loaded) -> None:
+    said = loaded.said
     assert said["first"]["had"] == []
     assert said["later"]["had"] == ["heavyone", "goodone", "lazyone"]
     assert said["later"]["forked"]
@@ -165,21 +186,17 @@ def test_what_the_launcher_has_loaded_is_there_at_a_later_spawn(stage: Stage, fi
     assert first == last == said["later"]["template"]
 
 
-def test_what_its_import_wrote_is_undone_before_the_fork(stage: Stage) -> None:
-    said = launch(stage, "heavyone", "heavyone").said
-    assert said["found"]["had"] == ["heavyone", "lazyone"]
-    assert not said["found"]["wrote"]
+def test_what_its_import_wrote_is_undone_before_the_fork(loaded: Loaded) -> None:
+    assert loaded.said["found"]["had"] == ["heavyone", "goodone", "lazyone"]
+    assert not loaded.said["found"]["wrote"]
 
 
-@pytest.mark.parametrize("file", [False, True])
-def test_what_a_replica_imported_is_a_candidate(stage: Stage, file: bool) -> None:
-    said = launch(stage, "goodone", "goodone", file).said
-    assert "lazyone" not in said["second"]["had"]
-    assert "lazyone" in said["found"]["had"]
-    pids = [line.split()[1] for line in (stage.folder / "log").read_text().splitlines()]
+def test_what_a_replica_imported_is_a_candidate(loaded: Loaded) -> None:
+    assert "lazyone" not in loaded.said["second"]["had"]
+    assert "lazyone" in loaded.said["found"]["had"]
     # In the two replicas of the second spawn, then in a trial and in the process that asked for it:
     # the template, and with a script its holder too.
-    assert len(set(pids)) == 4 + 2 * file
+    assert len(loaded.importers("lazyone")) == 4 + 2 * loaded.file
 
 
 ODD = """
@@ -253,48 +270,46 @@ def test_what_an_import_prints_is_not_shown_twice(stage: Stage) -> None:
     assert "a word" not in outcome.err
 
 
-IMPORTED_AGAIN = {
-    "script": """
-        import sys
-        {body}
-        if __name__ == "__main__":
-            found = list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
-            in_script.say(found=found)
-    """,
-    "module": """
-        import sys, in_script, xmp
-        from usershelper import work
-        if __name__ == "__main__":
-            found = list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
-            in_script.say(found=found)
-    """,
-    "guard": """
-        import sys, in_script, xmp
-        if __name__ == "__main__":
-            from usershelper import work
-            found = list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
-            in_script.say(found=found)
-    """,
-}
-
-
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
-@pytest.mark.parametrize("where", IMPORTED_AGAIN)
-def test_a_preload_that_is_imported_again_starts_nothing(
-    stage: Stage, method: str, where: str
-) -> None:
-    """What a file does when it is imported is done in supervisors and replicas once more."""
-    body = """
+FOUND = """
+            for method in ("forkserver", "spawn", "fork"):
+                found = list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method=method))
+                in_script.say(**{method: found})
+"""
+BODY = """
         import os, in_script, xmp
         xmp.preload("json")
 
         def work(rank):
             return [os.getpid(), in_script.descendants(os.getppid())]
-    """
-    stage.write(body, "usershelper.py")
-    source = IMPORTED_AGAIN[where].replace("{body}", body.strip())
-    found = stage.run(source, method).said["found"]
+"""
+IMPORTED_AGAIN = {
+    "script": f"""{BODY}
+        if __name__ == "__main__":{FOUND}""",
+    "module": f"""
+        import in_script, xmp
+        from usershelper import work
+        if __name__ == "__main__":{FOUND}""",
+    "guard": f"""
+        import in_script, xmp
+        if __name__ == "__main__":
+            from usershelper import work{FOUND}""",
+}
+
+
+@pytest.fixture(scope="module", params=IMPORTED_AGAIN)
+def imported_again(request: pytest.FixtureRequest, shared_stage: Stage) -> Outcome:
+    shared_stage.write(BODY, "usershelper.py")
+    return shared_stage.run(IMPORTED_AGAIN[request.param])
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_a_preload_that_is_imported_again_starts_nothing(
+    imported_again: Outcome, method: str
+) -> None:
+    """What a file does when it is imported is done in supervisors and replicas once more."""
+    found = imported_again.said[method]
     replicas = {pid for pid, _ in found}
+    assert len(replicas) == 2
     for _, below in found:
         assert set(below) <= replicas
 

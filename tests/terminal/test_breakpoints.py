@@ -27,9 +27,8 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.failing
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_variable_of_one_rank_is_read(terminal: Terminal, method: str) -> None:
-    begin(terminal, "named", args=[2], start_method=method)
+def test_a_variable_of_one_rank_is_read(terminal: Terminal) -> None:
+    begin(terminal, "named", args=[2])
     shown = terminal.answer(PROMPT.format(2), "p secret, xmp.rank()")
     assert "xmp: rank 2 is at a breakpoint" in shown
     assert "-> return secret + 1" in shown or "-> for one in who" in shown  # the user's own frame

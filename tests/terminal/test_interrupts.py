@@ -49,8 +49,9 @@ def test_an_interrupted_launch_is_never_success(terminal: Terminal, stage: Stage
     stage.gone()
 
 
-@pytest.mark.parametrize("fn", ["deaf", "stuck"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "fn"), [*((method, "stuck") for method in METHODS), ("forkserver", "deaf")]
+)
 def test_second_ctrl_c_kills_at_once(
     terminal: Terminal, stage: Stage, method: str, fn: str
 ) -> None:

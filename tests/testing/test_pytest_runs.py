@@ -160,10 +160,27 @@ def test_both():
 )
 
 
+STYLES = ("auto", "long", "short", "line", "native")
+RUNS = """
+import pytest, sys
+for style in sys.argv[1:]:
+    pytest.main(["-q", "-p", "no:cacheprovider", f"--tb={style}", "test_suite.py"])
+    print("=" * 20, "next", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def reports(shared_stage: Stage) -> dict[str, str]:
+    """The same failures in each style: one program runs pytest for all of them."""
+    shared_stage.write(FAILURES, "test_suite.py")
+    said = shared_stage.python("-c", RUNS, *STYLES, timeout=100).out
+    return dict(zip(STYLES, said.split("=" * 20 + " next"), strict=False))
+
+
 @pytest.mark.failing
-@pytest.mark.parametrize("style", ["auto", "long", "short", "line", "native"])
-def test_a_report_has_no_line_of_xmp(stage: Stage, style: str) -> None:
-    report = under_pytest(stage, FAILURES, f"--tb={style}")
+@pytest.mark.parametrize("style", STYLES)
+def test_a_report_has_no_line_of_xmp(reports: dict[str, str], style: str) -> None:
+    report = reports[style]
     assert "9 failed" in report, report
     head = report.partition("short test summary")[0]
     # Python's own tracebacks know nothing of hidden frames, and have one frame of xmp.
