@@ -116,7 +116,7 @@ def test_a_page_on_an_index_leads_home_or_nowhere(home: str, source: Path, tmp_p
     )
     readme = said["readme"]["text"]
     assert (
-        f"{home}/blob/v{xmp.__version__}/docs/pictures/bench-times.svg?raw=true" in readme
+        f"{home}/blob/v{xmp.__version__}/docs/bench.md)" in readme
         or not home
     )
     for kind, address in re.findall(r"\]\((https?:)?([^)\s#]+)", readme):
