@@ -29,7 +29,6 @@ def plan(
         ("0,-1,2", "0"),
         ("2,9,3", "2"),
         ("GPU-11,GPU-22", "GPU-11,GPU-22"),
-        ("MIG-GPU-1/2/3,MIG-GPU-1/4/5", "MIG-GPU-1/2/3,MIG-GPU-1/4/5"),
     ],
 )
 def test_every_replica_sees_the_same_devices(mask: str | None, visible: str) -> None:
@@ -38,6 +37,17 @@ def test_every_replica_sees_the_same_devices(mask: str | None, visible: str) -> 
     assert made.world_size == count
     assert {variables(made, i)["CUDA_VISIBLE_DEVICES"] for i in range(count)} == {visible}
     assert [r.device for r in made.hosts[0].replicas] == [f"cuda:{i}" for i in range(count)]
+
+
+@pytest.mark.parametrize("slices", [("MIG-GPU-1/2/3", "MIG-GPU-1/4/5"), ("MIG-3eb8", "MIG-9d2a")])
+def test_a_replica_sees_its_own_mig_slice_alone(slices: tuple[str, str]) -> None:
+    """CUDA shows a process one of them, whatever its mask lists."""
+    made = plan("cuda", {"CUDA_VISIBLE_DEVICES": ",".join(slices)})
+    replicas = made.hosts[0].replicas
+    assert [variables(made, i)["CUDA_VISIBLE_DEVICES"] for i in range(2)] == [*slices]
+    assert [(r.device, dict(r.settings)["device_index"]) for r in replicas] == [("cuda:0", "0")] * 2
+    turned = plan("cuda", {"CUDA_VISIBLE_DEVICES": ",".join(slices)}, devices=(1,))
+    assert variables(turned)["CUDA_VISIBLE_DEVICES"] == slices[1]
 
 
 def test_devices_are_positions_in_the_mask_in_the_order_of_ranks() -> None:
@@ -79,6 +89,10 @@ def test_jax_on_gpus_sees_all_and_uses_one() -> None:
     assert [dict(r.settings)["local_device_ids"] for r in made.hosts[0].replicas] == list("0123")
     assert variables(made, 3)["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
     assert variables(made, 3)["JAX_PLATFORMS"] == "cuda"
+    slices = replace(facts, env={"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"})
+    made = planner.plan(Request(runtime="jax"), slices)
+    assert [dict(r.settings)["local_device_ids"] for r in made.hosts[0].replicas] == ["0", "0"]
+    assert variables(made, 1)["CUDA_VISIBLE_DEVICES"] == "MIG-b"
     masked = replace(facts, env={"CUDA_VISIBLE_DEVICES": "3,1"})
     made = planner.plan(Request(runtime="jax"), masked)
     # The ids are those that JAX gives to what the mask leaves; it reads no variable for them.

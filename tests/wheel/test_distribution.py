@@ -115,10 +115,7 @@ def test_a_page_on_an_index_leads_home_or_nowhere(home: str, source: Path, tmp_p
         {"Source", "Documentation", "Changelog", "Issues", "Security"} if home else set()
     )
     readme = said["readme"]["text"]
-    assert (
-        f"{home}/blob/v{xmp.__version__}/docs/bench.md)" in readme
-        or not home
-    )
+    assert f"{home}/blob/v{xmp.__version__}/docs/bench.md)" in readme or not home
     for kind, address in re.findall(r"\]\((https?:)?([^)\s#]+)", readme):
         assert kind or not home, address
     for address in [*said.get("urls", {}).values(), *re.findall(rf"{HOME}[^)\s]*", readme)]:

@@ -12,7 +12,16 @@ from xmp._words.types import HostFacts, Request
 
 from ._base import Fit, Job, Place, Runtime, Share, many
 
-__all__ = ["AMD_MASKS", "CUDA_MASK", "Gpus", "amd_gpus", "gpu_count", "gpu_fit", "visible_gpus"]
+__all__ = [
+    "AMD_MASKS",
+    "CUDA_MASK",
+    "Gpus",
+    "amd_gpus",
+    "gpu_count",
+    "gpu_fit",
+    "place_in",
+    "visible_gpus",
+]
 
 CUDA_MASK = "CUDA_VISIBLE_DEVICES"  # "3,5", "GPU-8932f937,GPU-3f2a", "MIG-GPU-8932f937/1/2"
 AMD_MASKS = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"  # "3,5", "GPU-6a2b"; "0,2"
@@ -45,10 +54,11 @@ class Gpus(Runtime):
         return gpu_fit(self.visible(facts), facts, self.mask, self.name)
 
     def share(self, job: Job, place: Place, local: int) -> Share:
+        mask, index = place_in(self.chosen(job, place), local)
         return Share(
-            set={self.mask: ",".join(self.chosen(job, place))},
-            device=f"{self.device_type}:{local}",
-            settings={"device_type": self.device_type},
+            set={self.mask: mask},
+            device=f"{self.device_type}:{index}",
+            settings={"device_type": self.device_type, "device_index": str(index)},
         )
 
 
@@ -77,6 +87,16 @@ def visible_gpus(mask: str | None, count: int, name: str = CUDA_MASK) -> tuple[s
             )
         entries.append(text)
     return tuple(entries)
+
+
+def place_in(chosen: tuple[str, ...], local: int) -> tuple[str, int]:
+    """Return a replica's mask, and the index of its device there.
+
+    All replicas have the same mask, but a MIG slice is alone in it: CUDA shows a process one slice,
+    whatever its mask lists (NVIDIA's MIG User Guide, "CUDA Device Enumeration"; pytorch#102715).
+    """
+    own = chosen[local]
+    return (own, 0) if own.startswith("MIG-") else (",".join(chosen), local)
 
 
 def amd_gpus(facts: HostFacts) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from xmp._words.types import HostFacts, PortNeed, Request
 from . import _libtpu
 from ._base import Fit, Job, Place, Runtime, Share, many
 from ._cores import usable_cores
-from ._gpus import CUDA_MASK, amd_gpus, gpu_count, gpu_fit, visible_gpus
+from ._gpus import CUDA_MASK, amd_gpus, gpu_count, gpu_fit, place_in, visible_gpus
 from ._import_effects import after_import
 from ._tpu import INPUTS, OWNED, inherited_notes, read_chips
 from .cpu import MOST
@@ -123,8 +123,8 @@ class JaxRuntime(Runtime):
         )
         if platform in GPU_NAMES:
             mask = CUDA_MASK if platform == "cuda" else "HIP_VISIBLE_DEVICES"
-            given[mask] = ",".join(self.chosen(job, place))
-            return Share(given, f"{platform}:{local}", {**settings, "local_device_ids": str(local)})
+            given[mask], index = place_in(self.chosen(job, place), local)
+            return Share(given, f"{platform}:{index}", {**settings, "local_device_ids": str(index)})
         # It overrides a host device count in XLA_FLAGS (JAX 0.10.2), which the script may set, too.
         count = place.facts.env.get(CPU_DEVICES)
         if count:

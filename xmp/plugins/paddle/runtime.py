@@ -5,7 +5,7 @@ from __future__ import annotations
 from xmp._plan.clusters.launchers import ENDPOINTS, TRAINERS
 from xmp._plan.runtimes._base import Fit, Job, Place, Runtime, Share
 from xmp._plan.runtimes._cores import usable_cores
-from xmp._plan.runtimes._gpus import CUDA_MASK, gpu_fit, visible_gpus
+from xmp._plan.runtimes._gpus import CUDA_MASK, gpu_fit, place_in, visible_gpus
 from xmp._plan.runtimes._meeting import gloo_interface
 from xmp._plan.runtimes.cpu import MOST
 from xmp._words.errors import PlanError
@@ -71,9 +71,9 @@ class Paddle(Runtime):
         given |= gloo_interface(job, place)
         if self.visible(place.facts) is None:
             return Share({**given, BACKEND: "gloo"}, "cpu", {"device_type": "cpu"})
-        given[CUDA_MASK] = ",".join(self.chosen(job, place))
-        given[GPU] = str(local)
-        return Share(given, f"gpu:{local}", {"device_type": "gpu"})
+        given[CUDA_MASK], index = place_in(self.chosen(job, place), local)
+        given[GPU] = str(index)
+        return Share(given, f"gpu:{index}", {"device_type": "gpu"})
 
 
 def _endpoint(job: Job, host: int, local: int) -> str:
