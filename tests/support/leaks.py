@@ -285,7 +285,7 @@ def left_since(before: Belongings, templates: frozenset[psutil.Process]) -> list
 
 
 @pytest.fixture(scope="session")
-def kept(session_mark: None) -> Iterator[Kept]:
+def kept_templates(session_mark: None) -> Iterator[Kept]:
     """End with the session the templates that stayed from one module to the next."""
     kept = Kept()
     yield kept
@@ -301,19 +301,19 @@ def keeps_templates(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_left_by_module(request: pytest.FixtureRequest, kept: Kept) -> Iterator[None]:
+def nothing_left_by_module(request: pytest.FixtureRequest, kept_templates: Kept) -> Iterator[None]:
     """After a module only a template may be left that the next one keeps.
 
     Where it has started or ended one, ``Kept.end`` counts its descriptors.
     """
     if keeps_templates(request):
-        kept.begin(request.node.name)
+        kept_templates.begin(request.node.name)
         before = Belongings.now()
         yield
         left = left_since(before, Belongings.now().templates)
         fail_if(left, f"the tests of {request.node.name}")
         return
-    kept.end()
+    kept_templates.end()
     before = Belongings.now()
     yield
     end_templates()
