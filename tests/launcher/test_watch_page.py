@@ -158,5 +158,5 @@ def test_the_line_of_the_page_fits_its_schema() -> None:
 
 def test_the_schema_has_each_name_of_an_event() -> None:
     (schema,) = [each for each in JSON if "$schema" in each]
-    names = re.findall(r'^    "(\w+)" ', xmp.Event.__doc__ or "", re.MULTILINE)
+    names = re.findall(r'^ +"(\w+)"  ', xmp.Event.__doc__ or "", re.MULTILINE)
     assert schema["properties"]["name"]["enum"] == names
