@@ -21,7 +21,9 @@ def test_a_quick_start_needs_no_words() -> None:
 
 def test_a_slow_start_names_its_largest_parts() -> None:
     line = slow_start(taking(6))
-    assert line.startswith("the start took 6.0 s: script and call loaded 6.0 s, import torch 2")
+    assert line.startswith(
+        "the start took 6.0 s: script and call loaded 6.0 s (in it: import torch 2"
+    )
 
 
 def test_a_slow_start_of_a_replica_that_has_not_returned() -> None:
@@ -36,8 +38,8 @@ def test_the_first_start_says_how_to_begin_early() -> None:
     timeline = Timeline(SECOND, ready, ready, ready, ready, ready, ready, ready)
     assert slow_start(StartTimeline({0: timeline})) == (
         "the start took 7.0 s: imports that later launches share 7.0 s. "
-        'xmp.preload("torch"), with the packages that the program imports, at its top '
-        "starts them in the background"
+        'To begin them earlier, put xmp.preload("torch"), with the packages that the program '
+        "imports, at its top"
     )
     assert "preload" not in slow_start(taking(6))
 
@@ -47,5 +49,5 @@ def test_xmp_run_has_no_program_that_could_begin_early() -> None:
     timeline = Timeline(SECOND, ready, ready, ready, ready, ready, ready, ready)
     imports = ("xmp._inside.frameworks.torch_dist", 5.0), ("torch", 4.5)
     assert slow_start(StartTimeline({0: timeline}, imports), program=True) == (
-        "the start took 7.0 s: imports that all replicas share 7.0 s, import torch 4.5 s"
+        "the start took 7.0 s: imports that all replicas share 7.0 s (in it: import torch 4.5 s)"
     )

@@ -83,7 +83,8 @@ def _listed(running: Sequence[RunningLaunch]) -> str:
 
 
 def _what(launch: RunningLaunch) -> str:
-    return f"{len(launch.replicas)} replicas, supervisor {launch.supervisor.pid}"
+    count = len(launch.replicas)
+    return f"{count} replica{'s' * (count != 1)}, supervisor {launch.supervisor.pid}"
 
 
 def _stopped(launch: RunningLaunch) -> bool:

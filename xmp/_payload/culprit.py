@@ -42,6 +42,8 @@ _CAPTURED = (
     "function, or define both in a module that replicas can import"
 )
 
+_MADE_THERE = ". Make it in the function, or pass what it is made of: a path, a number"
+
 Part = tuple[str, Any]
 Reason = Callable[[Any], BaseException | None]
 """Pickles a value alone and returns the error that this raises, or None."""
@@ -72,7 +74,7 @@ def of_call(
         for path, value in parts:
             found = _find(path, value, functools.partial(_entering, path != "fn", for_hosts))
             if found is not None:
-                advice = _CAPTURED if _OF_FUNCTION.search(found.path) else ""
+                advice = _CAPTURED if _OF_FUNCTION.search(found.path) else _MADE_THERE
                 text = f"{found} cannot be sent to the replicas: {found.reason}{advice}"
                 return text, found.reason
     return None

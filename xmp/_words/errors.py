@@ -204,6 +204,7 @@ class ReplicaError(XmpError, RuntimeError):
         super().__init__(msg, code=code)
         self.rank = self.local_rank = error_index
         self.pid = error_pid
+        self._shows_code = bool(code) or error_index < 0
 
     code = "XMP-R01"
     rank: int = -1
@@ -230,8 +231,13 @@ class ReplicaError(XmpError, RuntimeError):
     first, by name; each frame's ``where`` says which it is. Numbers and short texts are themselves,
     arrays have their shape, all else its type. ``XMP_LOCALS=off`` sends none."""
 
+    _shows_code: bool = True
+    """False for one that a program has made as torch's: its text is what the program gave."""
     _place: int | None = None
     """The replica's index in the handle's ``processes``, where that is not its local rank."""
+
+    def __str__(self) -> str:
+        return super().__str__() if self._shows_code else str(self.args[0])
 
     def _repr_html_(self) -> str:
         """Return a table of what happened to each rank, as HTML for notebooks."""

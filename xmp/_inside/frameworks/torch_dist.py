@@ -124,7 +124,10 @@ def torch_module() -> Any:
         imported("torch.distributed")
     except ImportError as error:
         missing = why_missing("torch", "torch", error)
-        raise RuntimeError(f'the replica needs torch, {missing} or use runtime="jax"') from error
+        raise RuntimeError(
+            f'the replica needs torch, {missing} or use runtime="jax". xmp.device(), collectives '
+            "and process groups need one of the two"
+        ) from error
     if not torch.distributed.is_available():
         raise RuntimeError(
             "this build of torch has no torch.distributed; install a build that has it"

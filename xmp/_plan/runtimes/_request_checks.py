@@ -156,6 +156,13 @@ def check_environment(runtime: Runtime, job: Job) -> None:
             code="XMP-P05",
         )
     check_backend(runtime, job.request.backend)
+    has = job.places[0].facts.frameworks
+    if job.request.backend is not None and runtime.store and has.get("torch", "?") is None:
+        raise PlanError(
+            f"backend={brief(job.request.backend)} needs torch, which is not installed. "
+            "Use `pip install torch`, or leave backend= out.",
+            code="XMP-P06",
+        )
 
 
 def check_backend(runtime: Runtime, backend: str | None) -> None:

@@ -164,11 +164,13 @@ def slow_start(timeline: StartTimeline, program: bool = False) -> str:
     largest = [(what, seconds) for what, seconds in timeline.largest() if seconds >= _SHORTEST]
     sharing = "all replicas" if program else "later launches"
     plain = {_UP: f"imports that {sharing} share"}  # in the template; the rest is milliseconds
-    items = ", ".join(f"{plain.get(what, what)} {seconds:.1f} s" for what, seconds in largest)
-    said = f"the start took {total:.1f} s: {items}"
+    parts = [(plain.get(what, what), f"{seconds:.1f} s") for what, seconds in largest]
+    stages = ", ".join(" ".join(part) for part in parts if not part[0].startswith("import "))
+    imports = ", ".join(" ".join(part) for part in parts if part[0].startswith("import "))
+    said = f"the start took {total:.1f} s: {stages}" + (f" (in it: {imports})" if imports else "")
     if program or largest[0][0] != _UP:
         return said
     return (
-        f'{said}. xmp.preload("torch"), with the packages that the program imports, at its top '
-        "starts them in the background"
+        f'{said}. To begin them earlier, put xmp.preload("torch"), with the packages that the '
+        "program imports, at its top"
     )
