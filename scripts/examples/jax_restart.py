@@ -3,6 +3,7 @@
 Needs jax, flax, optax and orbax-checkpoint: ``python jax_restart.py FOLDER``.
 """
 
+import os
 import sys
 
 import jax
@@ -41,7 +42,7 @@ def train(rank: int, folder: str) -> tuple[int, float]:
             like = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
             state = manager.restore(done, args=ocp.args.StandardRestore(like))
         nnx.update((model, optimizer), state)
-        for number in range(done + 1, 41):
+        for number in range(done + 1, (done // 40 + 1) * 40 + 1):
             loss = step(model, optimizer, x, y)
             if number % 20 == 0:
                 state = nnx.state((model, optimizer))
@@ -53,6 +54,7 @@ def train(rank: int, folder: str) -> tuple[int, float]:
 
 
 if __name__ == "__main__":
-    results = xmp.spawn(train, (sys.argv[1],), nprocs=2, max_restarts=1)
+    folder = os.path.abspath(sys.argv[1])  # where the checkpoints are
+    results = xmp.spawn(train, (folder,), nprocs=2, max_restarts=1)
     print("went on after step", results[0][0])
     print("loss below 0.001:", [loss < 0.001 for _, loss in results])

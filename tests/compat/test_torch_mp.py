@@ -48,9 +48,7 @@ def who(nprocs: int = 2, **options: Any) -> list[Any]:
 
 def test_names_signatures_and_defaults_are_torchs() -> None:
 
-    import sys
-
-    torchs = sys.modules["torch.multiprocessing.spawn"]
+    torchs = importlib.import_module("torch.multiprocessing.spawn")
     import xmp.compat.torch_mp as mp
 
     assert set(torchs.__all__) == set(mp.__all__)

@@ -36,7 +36,7 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"engine": None}, 'hosts=2 without engine=.*Allowed: engine="ray"'),
     (
         {"engine": "horovod"},
-        "engine='horovod': xmp has no engine of this name. Allowed: 'ray', 'local'$",
+        "engine='horovod': xmp has no engine of this name. Allowed: 'ray', 'local' \\[XMP-H05]$",
     ),
     ({"engine": "Ray"}, "engine='Ray': .*Allowed: 'ray', 'local'. Did you mean 'ray'?"),
     ({"engine": "locl"}, "Did you mean 'local'?"),

@@ -100,7 +100,7 @@ def test_a_taken_port_of_host_0_is_a_problem() -> None:
 
     facts = HostFacts(env={**PLACED, "NODE_RANK": "0"}, cpus=(0, 1), memory_bytes=8 << 30)
     found = [str(f) for f in examination.examine(facts, Request(runtime="cpu", nprocs=2), taken)]
-    assert "problem: port 30500 is taken" in found
+    assert "problem: port 30500 is taken [XMP-O01]" in found
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def two_cores() -> Iterator[None]:
 
 
 NOISE = re.compile(
-    r"^(?:\[Gloo\]|xmp: the start took |[WE]\d{4} \S+ \d+ torch/distributed/).*\n", re.MULTILINE
+    r"^(?:\[Gloo\]|xmp: the start took |[WE]\d{4} \S+ \d+ \S*torch/distributed/).*\n", re.MULTILINE
 )
 PROMPT = r"\(Pdb[^)]*\) ?"
 TYPED = re.compile(rf"^{PROMPT}(.*)\n", re.MULTILINE)
