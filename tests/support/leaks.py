@@ -229,7 +229,10 @@ def left_descriptors(before: Belongings) -> list[str]:
     extra = descriptors() - before.descriptors
     if extra:
         gc.collect()  # a socket in a reference cycle; with torch and JAX loaded, 0.1 s each time
-        extra = descriptors() - before.descriptors
+    end = time.monotonic() + DEADLINE
+    while extra and time.monotonic() < end:
+        extra = descriptors() - before.descriptors  # of a script holder that is on its way out
+        time.sleep(0.02)
     return [f"{count} descriptor(s) on {target}" for target, count in extra.items()]
 
 
