@@ -321,7 +321,7 @@ def test_a_script_that_cannot_be_compiled_is_shown_as_python_shows_it(stage: Sta
     plain = stage.python("broken.py")
     assert done.code == plain.code == 1
     assert str(path) in plain.err
-    assert done.err == f"xmp: broken.py cannot be compiled [XMP-P13]:\n{plain.err}"
+    assert done.err == f"xmp: broken.py cannot be compiled: [XMP-P13]\n{plain.err}"
 
 
 THREADED = """

@@ -12,8 +12,8 @@ from tests.support.fresh import in_fresh_interpreter
 from tests.support.stage import ROOT
 from xmp._calls import checks
 
-ONLY_SPAWN = "start_method='{}': on darwin there is only 'spawn'"
-UNKNOWN = "start_method='thread': give one of forkserver, spawn, fork"
+ONLY_SPAWN = "start_method='{}': on darwin there is only 'spawn' [XMP-P04]"
+UNKNOWN = "start_method='thread': give one of forkserver, spawn, fork [XMP-P01]"
 
 
 @pytest.mark.parametrize(
