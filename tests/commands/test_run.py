@@ -293,6 +293,7 @@ def test_a_script_that_can_be_read_once(stage: Stage, place: str, count: str) ->
     [
         (("-",), "give the path of a script (/dev/stdin for standard input)"),
         (("missing.py",), "missing.py does not exist"),
+        (("\33[31mred.py",), r"xmp: \x1b[31mred.py does not exist"),
         (("folder",), "folder is a folder without a __main__.py"),
         (("-m", "missing.module"), "-m missing.module: there is no such module"),
         (("-m", "folder"), "-m folder: it is a package without a __main__ module"),
