@@ -8,12 +8,13 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 from . import __version__
-from ._commands import _other_options, _run_options
-from ._words.errors import XmpError
+from ._commands import _other_options, _run_options, _unknown
+from ._words.errors import XmpError, visible
 
 __all__ = ["main"]
 
@@ -41,16 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     parser, commands = _parser()
     given = sys.argv[1:] if arguments is None else arguments
-    if given and not given[0].startswith("-") and given[0] not in commands:
-        parser.error(_unknown(given[0], commands))
+    if wrong := _unknown.first_word(given, parser, commands):
+        parser.error(wrong)
     options, unknown = parser.parse_known_args(given)
     if options.word is None:
         if unknown:
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+            parser.error(_unknown.arguments(unknown, parser))
         parser.print_help()
         return 0
     if unknown:
-        commands[options.word].error(_run_options.said_of_unknown(options, unknown))
+        command = commands[options.word]
+        command.error(_unknown.arguments(unknown, command, options.word == "run"))
     if isinstance(sys.stdout, io.TextIOWrapper) and options.word != "run":
         sys.stdout.reconfigure(errors="backslashreplace")  # a variable may hold any bytes
     try:
@@ -59,7 +61,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (XmpError, OSError, ValueError) as error:
-        print(f"xmp: {error}", file=sys.stderr)
+        print(f"xmp: {visible(str(error))}", file=sys.stderr)
         return 1
     return status
 
@@ -75,9 +77,16 @@ def _forget_output() -> None:
                     os.dup2(nothing.fileno(), stream.fileno())
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose errors have nothing of the user's words that acts on a terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(message))
+
+
 def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """Return the parser, and the parsers of the commands by name."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="xmp",
         description="Launch a script on every device of a host, see beforehand what a launch would "
         "do, and look at launches that run.",
@@ -89,17 +98,6 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     _run_options.add(commands)
     _other_options.add(commands, parser)
     return parser, commands.choices
-
-
-def _unknown(word: str, commands: Iterable[str]) -> str:
-    """Return the error for a word that is no command."""
-    if word.endswith(".py"):
-        return f"there is no command {word!r}. Did you mean: xmp run {word}?"
-    from difflib import get_close_matches
-
-    near = get_close_matches(word, commands, 1)
-    meant = f"Did you mean: xmp {near[0]}? " if near else ""
-    return f"there is no command {word!r}. {meant}Commands: {', '.join(commands)}"
 
 
 if __name__ == "__main__":

@@ -49,6 +49,17 @@ def test_an_unknown_code_suggests_near_ones(
     assert any(line.startswith(f"  {near}  ") for line in meant) if near else not meant
 
 
+@pytest.mark.parametrize("asked", ["", " ", "I", "rr", "\33"])
+def test_a_word_that_is_too_short_to_search_for_suggests_none(
+    asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", asked]) == 1
+    assert capsys.readouterr().err == (
+        f"xmp: no error of xmp has the code {asked!r}. Give one as the error shows it, such as "
+        "R04; `xmp explain` lists all codes [XMP-P01]\n"
+    )
+
+
 def test_pages_are_read_without_files_of_their_own(tmp_path: Path) -> None:
     """As from a zip file; and the package that is built has them."""
     import zipfile
@@ -73,8 +84,15 @@ def test_pages_are_read_without_files_of_their_own(tmp_path: Path) -> None:
         (["rnu", "a.py"], "there is no command 'rnu'. Did you mean: xmp run? Commands: run, plan"),
         (["train.py"], "there is no command 'train.py'. Did you mean: xmp run train.py?"),
         (["jump"], "there is no command 'jump'. Commands: run, plan"),
-        (["--versoin"], "unrecognized arguments: --versoin"),
-        (["plan", "--jsn"], "unrecognized arguments: --jsn"),
+        (["EXPLAIN", "r01"], "there is no command 'EXPLAIN'. Did you mean: xmp explain? Commands:"),
+        (["w" * 60_000], f"there is no command '{'w' * 37}...{'w' * 38}'. Commands: run, plan"),
+        (["--versoin"], "unrecognized arguments: --versoin. Did you mean --version?"),
+        (["--exlpain", "r02"], "unrecognized arguments: --exlpain. Did you mean: xmp explain?"),
+        (["-n", "2", "run"], "-n. Options of a command come after it: xmp run -n"),
+        (["plan", "--jsn"], "unrecognized arguments: --jsn. Did you mean --json?"),
+        (["doctor", "x", "--JSON=1"], "unrecognized arguments: x --JSON=1. Did you mean --json?"),
+        (["doctor", "--a\33[31m", "w" * 201], "unrecognized arguments: '--a\\x1b[31m' 'www"),
+        (["plan", "--=\33[31m"], r"ambiguous option: --=\x1b[31m could match"),
     ],
 )
 def test_an_unknown_word_suggests(
@@ -83,7 +101,9 @@ def test_an_unknown_word_suggests(
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
-    assert f"error: {said}" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert said in err.partition("error: ")[2]
+    assert "\33" not in err
 
 
 def test_help_fits_a_terminal_and_each_option_is_explained(
@@ -135,6 +155,21 @@ def test_bash_completes(
 def test_zsh_gets_a_script_for_its_path_of_functions(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "zsh"]) == 0
     assert capsys.readouterr().out.startswith("#compdef xmp\n")
+
+
+@pytest.mark.parametrize("how", ["raises", "lacks what is asked of it"])
+def test_a_broken_shtab_is_one_error(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "raise RuntimeError('half\\ninstalled')" if how == "raises" else ""
+    (tmp_path / "shtab.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "shtab", raising=False)
+    assert main(["completion", "bash"]) == 1
+    monkeypatch.delitem(sys.modules, "shtab", raising=False)
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "Install it again: pip install --force-reinstall shtab [XMP-P00]" in said.err
 
 
 def test_without_shtab_the_error_says_what_to_install(

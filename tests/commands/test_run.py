@@ -293,6 +293,7 @@ def test_a_script_that_can_be_read_once(stage: Stage, place: str, count: str) ->
     [
         (("-",), "give the path of a script (/dev/stdin for standard input)"),
         (("missing.py",), "missing.py does not exist"),
+        (("\33[31mred.py",), r"xmp: \x1b[31mred.py does not exist"),
         (("folder",), "folder is a folder without a __main__.py"),
         (("-m", "missing.module"), "-m missing.module: there is no such module"),
         (("-m", "folder"), "-m folder: it is a package without a __main__ module"),
@@ -321,7 +322,7 @@ def test_a_script_that_cannot_be_compiled_is_shown_as_python_shows_it(stage: Sta
     plain = stage.python("broken.py")
     assert done.code == plain.code == 1
     assert str(path) in plain.err
-    assert done.err == f"xmp: broken.py cannot be compiled [XMP-P13]:\n{plain.err}"
+    assert done.err == f"xmp: broken.py cannot be compiled: [XMP-P13]\n{plain.err}"
 
 
 THREADED = """

@@ -157,6 +157,16 @@ def test_findings(tmp_path: Path, facts: HostFacts, level: str, text: str) -> No
     assert any(text in line for line in found), found
 
 
+def test_a_package_that_xmp_needs_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    found = examination.examine(host(), Request(), lease, tree(tmp_path))
+    (missing,) = (each for each in found if each.level == "problem")
+    assert str(missing).startswith("problem: xmp needs the package cloudpickle, which is not inst")
+    assert (missing.advice, missing.code) == ("pip install cloudpickle", "XMP-S01")
+
+
 def test_replicas_of_one_thread_share_the_cores(tmp_path: Path) -> None:
     found = texts(host(), tree(tmp_path), nprocs=8)
     assert "note: 8 replicas with 1 thread on 2 cores: they share the cores" in found["note"]
@@ -167,6 +177,13 @@ def test_a_request_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:
     assert any(
         "nprocs=3" in t for t in texts(host(), tmp_path, runtime="fake", nprocs=3)["problem"]
     )
+
+
+def test_a_finding_has_the_code_of_its_error(tmp_path: Path) -> None:
+    asked = Request(runtime="x [XMP-P06] y")
+    (refused, *_) = examination.examine(host(), asked, lease, tree(tmp_path))
+    assert (refused.level, refused.code) == ("problem", "XMP-P06")
+    assert refused.text.endswith(" [XMP-P06]")
 
 
 def test_a_fixed_port_that_is_taken_is_a_problem(tmp_path: Path) -> None:

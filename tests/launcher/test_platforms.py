@@ -12,8 +12,8 @@ from tests.support.fresh import in_fresh_interpreter
 from tests.support.stage import ROOT
 from xmp._calls import checks
 
-ONLY_SPAWN = "start_method='{}': on darwin there is only 'spawn'"
-UNKNOWN = "start_method='thread': give one of forkserver, spawn, fork"
+ONLY_SPAWN = "start_method='{}': on darwin there is only 'spawn' [XMP-P04]"
+UNKNOWN = "start_method='thread': give one of forkserver, spawn, fork [XMP-P01]"
 
 
 @pytest.mark.parametrize(
@@ -105,3 +105,21 @@ def test_the_package_is_imported_without_what_macos_lacks() -> None:
         "print(len(names) > 100)\n"
     )
     assert in_fresh_interpreter(MACOS.format(walk)).stdout == "True\n"
+
+
+WITHOUT_CLOUDPICKLE = """
+import sys
+sys.modules["cloudpickle"] = None
+import xmp
+try:
+    xmp.spawn(abs, nprocs=2, runtime="cpu")
+except xmp.StartError as error:
+    print(error, error.__cause__)
+"""
+
+
+def test_a_launch_without_cloudpickle_says_what_to_install() -> None:
+    """As after ``pip install --no-deps``; ``xmp doctor`` says it, too."""
+    said = in_fresh_interpreter(WITHOUT_CLOUDPICKLE).stdout
+    assert said.startswith("xmp needs the package cloudpickle, which cannot be imported (")
+    assert said.endswith("). Install it: pip install cloudpickle [XMP-S01] None\n")

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 ADVICE = re.compile(r"""pip install\s+(?:-\S+\s+)*['"\\]*([\w.{}@-]+)""")
 ON_THE_INDEX = {
     *("torch", "torch_xla", "torch_tpu", "jax", "jaxlib", "libtpu", "ray", "lightning"),
-    *("paddlepaddle", "accelerate", "numpy", "shtab"),
+    *("paddlepaddle", "accelerate", "numpy", "shtab", "cloudpickle"),
 }
 OTHERWISE = {
     ".": "the folder that one is in",

@@ -1,10 +1,9 @@
-"""A release: what is claimed is tried, its papers agree, and a person alone uploads it."""
+"""A release: what is claimed is tried, and its papers agree."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from datetime import date
@@ -16,7 +15,6 @@ import yaml
 
 import xmp
 from tests.support.stage import ROOT
-from tests.support.terminal import Terminal
 
 PROJECT = (ROOT / "pyproject.toml").read_text()
 PYTHONS = re.findall(r'^pythons="(.*)"$', (ROOT / "scripts/test").read_text(), re.M)[0].split()
@@ -35,18 +33,30 @@ def test_the_pythons_that_are_tried_are_claimed_and_no_others() -> None:
     assert f"each Python from {PYTHONS[0]} to {PYTHONS[-1]}" in CHANGELOG
 
 
+def run_lane(file: str, chosen: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Tests of ./scripts/test --wheel, in the interpreter that is here."""
+    lane = ["-m", "pytest", "-p", "no:cacheprovider", "-m", "wheel", "-k", chosen]
+    return subprocess.run(
+        [sys.executable, *lane, f"tests/wheel/{file}"], cwd=ROOT,
+        env={**os.environ, **variables}, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("ci", "status", "said"), [("true", 1, "ERROR"), ("", 0, "SKIPPED")])
 def test_a_python_that_is_missing_is_an_error_in_ci_and_named_elsewhere(
     ci: str, status: int, said: str
 ) -> None:
-    lane = ["-m", "pytest", "-p", "no:cacheprovider", "-m", "wheel", "-k", "3.99 and nothing"]
-    done = subprocess.run(
-        [sys.executable, *lane, "tests/wheel/test_installed.py"], cwd=ROOT,
-        env={**os.environ, "CI": ci, "XMP_TEST_PYTHONS": "3.99="},
-        capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
+    given = {"CI": ci, "XMP_TEST_PYTHONS": "3.99="}
+    done = run_lane("test_installed.py", "3.99 and nothing", given)
     assert done.returncode == status, done.stdout
     assert re.search(rf"{said}.* Python 3.99 is not installed here: what", done.stdout)
+
+
+def test_the_lane_tries_what_it_is_given(tmp_path: Path) -> None:
+    """Where that is nothing, it builds nothing of its own."""
+    done = run_lane("test_distribution.py", "the_source_has", {"XMP_TEST_DIST": str(tmp_path)})
+    assert done.returncode == 1, done.stdout
+    assert "not enough values to unpack (expected 1, got 0)" in done.stdout
 
 
 # --- papers ---------------------------------------------------------------------------------------
@@ -96,137 +106,3 @@ def test_a_report_has_the_facts_of_its_host(path: Path) -> None:
     if path.stem == "bug":
         assert "error's text" in fields["error"]["attributes"]["label"]
         assert all(fields[each]["validations"]["required"] for each in ("facts", "error"))
-
-
-# --- scripts/publish ------------------------------------------------------------------------------
-
-CALLS = '#!/bin/sh\necho "$(basename "$0") $* CI=${CI:-}" >>"FILE"\n'
-HOME = 'home = "https://code.example/xmp"'
-
-
-class Release:
-    """A repository with our papers, whose programs for building and uploading only write a line."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root, self.calls = folder / "root", folder / "calls"
-        for name in ("scripts/publish", "CHANGELOG.md", ".gitignore"):
-            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, self.root / name)
-        self.write("xmp/__init__.py", f'__version__ = "{xmp.__version__}"  # as in ours\n')
-        self.write("pyproject.toml", re.sub(r"(?m)^home = .*$", HOME, PROJECT))
-        environment = (ROOT / "scripts/_env.sh").read_text()
-        self.write("scripts/_env.sh", f"{environment}\nmake_wheel_environment() {{ :; }}\n")
-        for program in ("scripts/test", ".venv-wheel/bin/python"):
-            self.write(program, CALLS.replace("FILE", str(self.calls)))
-            (self.root / program).chmod(0o755)
-        self.git("init", "-q")
-        self.commit()
-
-    def write(self, name: str, text: str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    def change(self, name: str, old: str, new: str) -> None:
-        text = (self.root / name).read_text()
-        assert old in text
-        self.write(name, text.replace(old, new))
-
-    def git(self, *words: str) -> str:
-        who = ("-c", "user.name=me", "-c", "user.email=me@example.invalid")
-        command = ["git", *who, *words]
-        return subprocess.run(
-            command, cwd=self.root, capture_output=True, text=True, check=True
-        ).stdout
-
-    def commit(self) -> None:
-        self.git("add", "-A")
-        self.git("commit", "-qm", "A release")
-
-    def called(self) -> list[str]:
-        return self.calls.read_text().splitlines() if self.calls.exists() else []
-
-
-@pytest.fixture
-def release(tmp_path: Path) -> Release:
-    return Release(tmp_path)
-
-
-def uncommitted(release: Release) -> None:
-    release.write("notes.txt", "not yet\n")
-
-
-def without_section(release: Release) -> None:
-    release.change("CHANGELOG.md", f"## [{xmp.__version__}] - ", "## Soon ")
-    release.commit()
-
-
-def tagged(release: Release) -> None:
-    release.git("tag", f"v{xmp.__version__}")
-
-
-def without_home(release: Release) -> None:
-    release.change("pyproject.toml", HOME, 'home = ""')
-    release.commit()
-
-
-LACKS = [
-    (uncommitted, "files are not committed"),
-    (without_section, f'CHANGELOG.md has no section "## [{xmp.__version__}] - '),
-    (tagged, f"the tag v{xmp.__version__} exists: raise __version__"),
-    (without_home, "pyproject.toml has no home"),
-]
-BUILT = [
-    "python -m hatchling build -d dist CI=",
-    f"python -m twine check --strict dist/xmp_spawn-{xmp.__version__}* CI=",
-    "test --wheel CI=true",
-]
-UPLOADED = f"python -m twine upload dist/xmp_spawn-{xmp.__version__}* CI="
-UPLOAD = ("./scripts/publish", "--upload")
-
-
-@pytest.mark.parametrize(("spoil", "text"), LACKS, ids=[each.__name__ for each, _ in LACKS])
-def test_an_upload_is_refused(spoil: Any, text: str, release: Release, terminal: Terminal) -> None:
-    spoil(release)
-    terminal.start_command(*UPLOAD, cwd=release.root, env={"CI": ""})
-    assert terminal.end() == 2
-    assert text in terminal.shown
-    assert release.called() == []
-
-
-@pytest.mark.parametrize("spoil", [None, *(each for each, _ in LACKS)])
-def test_a_build_says_what_an_upload_lacks(spoil: Any, release: Release) -> None:
-    if spoil:
-        spoil(release)
-    done = subprocess.run(
-        ["./scripts/publish"], cwd=release.root, capture_output=True, text=True, timeout=60,
-        env={**os.environ, "CI": ""},
-    )  # fmt: skip
-    assert (done.returncode, release.called()) == (0, BUILT), done.stderr
-    said = [text for _, text in LACKS if text in done.stderr]
-    assert said == [text for each, text in LACKS if each is spoil]
-
-
-@pytest.mark.parametrize("way", ["pipe", "ci"])
-def test_no_program_uploads(way: str, release: Release, terminal: Terminal) -> None:
-    """Neither one that writes the version into a pipe nor a job of CI with a terminal."""
-    options: dict[str, Any] = {"stdin": subprocess.PIPE} if way == "pipe" else {}
-    ci = "true" if way == "ci" else ""
-    process = terminal.start_command(*UPLOAD, cwd=release.root, env={"CI": ci}, **options)
-    if process.stdin:
-        process.stdin.write(f"{xmp.__version__}\n")
-        process.stdin.close()
-    assert terminal.end() == 2
-    assert "--upload is typed by a person at a terminal: nothing was built" in terminal.shown
-    assert release.called() == []
-
-
-@pytest.mark.parametrize(("typed", "status"), [(xmp.__version__, 0), ("y", 2)])
-def test_a_person_types_the_version(
-    typed: str, status: int, release: Release, terminal: Terminal
-) -> None:
-    terminal.start_command(*UPLOAD, cwd=release.root, env={"CI": ""})
-    terminal.answer("Type the version: ", typed)
-    assert terminal.end() == status, terminal.shown
-    assert release.called() == BUILT + ([UPLOADED] if status == 0 else [])
-    assert release.git("tag") == (f"v{xmp.__version__}\n" if status == 0 else "")

@@ -134,7 +134,8 @@ def test_a_report_has_its_code_once_on_the_line_of_the_error(path: Path) -> None
     [
         ("no room", "no room [XMP-S04]"),
         ("no room\nhere", "no room [XMP-S04]\nhere"),
-        ("it said:\nno room", "it said [XMP-S04]:\nno room"),
+        ("it said:\nno room", "it said: [XMP-S04]\nno room"),
+        ("no room: 'x [XMP-S04] y' is taken", "no room: 'x [XMP-S04] y' is taken [XMP-S04]"),
         ("", ""),
     ],
 )
@@ -144,6 +145,44 @@ def test_the_code_is_at_the_end_of_the_first_line(text: str, shown: str) -> None
     assert xmp.StartError(str(error)).code == ("XMP-S04" if text else "XMP-S01")
     error._add("more")
     assert str(error) == (f"{shown}\n\nmore" if text else "\n\nmore")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("no [XMP-S04] room", "no [XMP-S04]:", "no[XMP-S04]", "no room\nhere [XMP-S04]"),
+        *("no [XMP-S4]", "no [XMP-S004]", "no [XMP-s04]", "no [XMP-S0\N{ARABIC-INDIC DIGIT FOUR}]"),
+        *("no [XMP-S04]]", "[XMP-S04]", "XMP-S04]", ""),
+    ],
+)
+def test_what_looks_like_a_code_is_none(text: str) -> None:
+    assert code_in(text) == ""
+    assert code_in(f"no room [XMP-S04]\n{text}") == "XMP-S04"
+
+
+class Numbered(XmpError):
+    code = 404  # type: ignore[assignment]
+
+
+class Asked(XmpError):
+    @property  # type: ignore[misc]
+    def code(self) -> str:  # type: ignore[override]
+        return self.no_such_name  # type: ignore[attr-defined, no-any-return]
+
+
+class Own(XmpError):
+    @property  # type: ignore[misc]
+    def code(self) -> str:  # type: ignore[override]
+        return "XMP-H01"
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [(Numbered, "no"), (Asked, "no"), (Own, "no [XMP-H01]")],
+)
+def test_a_subclass_may_have_a_code_of_its_own(kind: type[XmpError], shown: str) -> None:
+    for error in (kind("no"), kind("no", code="XMP-P03")):
+        assert (str(error), error._plain, str(copy.copy(error))) == (shown, "no", shown)
 
 
 def test_the_classes_have_codes_for_errors_that_programs_make() -> None:

@@ -1,10 +1,11 @@
-"""The wheel of this checkout in an environment of its own, for each Python that xmp is for."""
+"""The wheel of this commit in an environment of its own, for each Python that xmp is for."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +40,17 @@ class Installed:
         return "program.py"
 
 
-def build(source: Path, into: Path) -> None:
-    """Build both distributions as an offline machine does: with the hatchling that is here."""
+def build(checkout: Path, into: Path) -> None:
+    """Build both distributions of the commit HEAD, as an offline machine does.
+
+    With the hatchling that is here, of what git has: beside it a checkout may have files that git
+    hides and hatchling would take.
+    """
+    source = into / "source"
+    command = ["git", "archive", "--format=tar", "-o", str(into / "archive"), "HEAD"]
+    subprocess.run(command, cwd=checkout, check=True, capture_output=True, timeout=60)
+    with tarfile.open(into / "archive") as archive:
+        archive.extractall(source, filter="fully_trusted")
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(into)]
     subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
 

@@ -1,4 +1,4 @@
-"""What is built of this checkout, once, and an environment of each Python with the wheel."""
+"""What is built of the commit HEAD, once, and an environment of each Python with the wheel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.support.stage import ROOT
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheel and the source distribution."""
+    """The folder with the wheel and the source distribution; scripts/publish gives its own."""
+    if given := os.environ.get("XMP_TEST_DIST"):
+        return Path(given)
     folder = tmp_path_factory.mktemp("dist")
     build(ROOT, folder)
     return folder
@@ -21,13 +23,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(built: Path) -> Path:
-    (found,) = built.glob("*.whl")
+    (found,) = built.glob("xmp_spawn-*.whl")
     return found
 
 
 @pytest.fixture(scope="session")
 def source(built: Path) -> Path:
-    (found,) = built.glob("*.tar.gz")
+    (found,) = built.glob("xmp_spawn-*.tar.gz")
     return found
 
 

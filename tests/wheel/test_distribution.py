@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import hashlib
 import json
 import os
 import re
@@ -17,41 +18,81 @@ import pytest
 from packaging.requirements import Requirement
 
 import xmp
+from tests.support.installed import build
+from tests.support.repository import Repository
 from tests.support.stage import ROOT
 
 pytestmark = pytest.mark.wheel
 
 INFO = f"xmp_spawn-{xmp.__version__}.dist-info"
-OURS = {f"{INFO}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
+INFO_NAMES = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+INFO_FILES = {f"{INFO}/{name}" for name in INFO_NAMES}
 KINDS = {".py", ".json", ".md", ".typed"}
 HOME = "https://code.example/someone/xmp"
 
 
-def in_git() -> set[str]:
-    """The files of this checkout that git has, or would take."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return {name for name in done.stdout.splitlines() if (ROOT / name).exists()}
+def in_git(root: Path = ROOT) -> dict[str, str]:
+    """The files of the commit HEAD: of each the hash of its content, as git makes it."""
+    command = ["git", "ls-tree", "-r", "-z", "HEAD"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    lines = [line.partition("\t") for line in done.stdout.split("\0")[:-1]]
+    return {name: facts.split()[2] for facts, _, name in lines}
 
 
-def members(source: Path) -> set[str]:
-    """The files of the source distribution, without the folder that all are in."""
+def blob(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def in_wheel(wheel: Path) -> dict[str, str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: blob(archive.read(name)) for name in archive.namelist()}
+
+
+def in_source(source: Path) -> dict[str, str]:
+    """Without the folder that all are in."""
     with tarfile.open(source) as archive:
-        return {each.name.partition("/")[2] for each in archive if each.isfile()}
+        members = [(each.name.partition("/")[2], archive.extractfile(each)) for each in archive]
+        return {name: blob(file.read()) for name, file in members if file}
+
+
+def beside_git(files: dict[str, str], committed: dict[str, str]) -> set[str]:
+    """The files that only one has, or each with another content."""
+    return {name for name, _ in files.items() ^ committed.items()}
+
+
+def beside_git_in_wheel(wheel: Path, root: Path = ROOT) -> set[str]:
+    package = {name: known for name, known in in_git(root).items() if name.startswith("xmp/")}
+    return beside_git(in_wheel(wheel), package)
+
+
+def beside_git_in_source(source: Path, root: Path = ROOT) -> set[str]:
+    github = ".github/"
+    kept = {name: known for name, known in in_git(root).items() if not name.startswith(github)}
+    return beside_git(in_source(source), kept)
 
 
 def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = {*archive.namelist()}
-    package = {name for name in in_git() if name.startswith("xmp/")}
-    assert names == package | OURS | {f"{INFO}/licenses/LICENSE"}
-    assert "xmp/py.typed" in names
+    assert beside_git_in_wheel(wheel) == INFO_FILES
+    package = {name for name in in_wheel(wheel) if name.startswith("xmp/")}
+    assert "xmp/py.typed" in package
     assert {Path(name).suffix for name in package} <= KINDS
 
 
 def test_the_source_has_what_git_has(source: Path) -> None:
-    kept = {name for name in in_git() if not name.startswith(".github/")}
-    assert members(source) == kept | {"PKG-INFO"}
+    assert beside_git_in_source(source) == {"PKG-INFO"}
+
+
+def test_what_git_hides_and_what_is_not_committed_stays_out(tmp_path: Path) -> None:
+    papers = ("README.md", "LICENSE", "pyproject.toml", ".gitignore")
+    repository = Repository(
+        tmp_path / "root", [*papers, "scripts/_release/metadata.py", "xmp/__init__.py"]
+    )
+    repository.commit()
+    repository.plant()
+    build(repository.root, tmp_path)
+    (source,), (wheel,) = tmp_path.glob("*.tar.gz"), tmp_path.glob("*.whl")
+    assert beside_git_in_source(source, repository.root) == {"PKG-INFO"}
+    assert beside_git_in_wheel(wheel, repository.root) == INFO_FILES
 
 
 def test_the_source_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:

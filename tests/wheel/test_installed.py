@@ -19,7 +19,7 @@ MISSING = "runtime 'jax' needs the package jax, which is not installed. Use `pip
 COMMANDS = {
     "version": ("xmp --version", 0, VERSION),
     "module": ("python -m xmp --version", 0, VERSION),
-    "help": ("xmp --help", 0, "usage: xmp .*run.*plan.*facts.*stacks.*clean.*doctor"),
+    "help": ("xmp --help", 0, "usage: xmp .*run.*plan.*facts.*doctor.*stacks.*clean"),
     "doctor": ("xmp doctor -n 2", 0, f".*{WITHOUT_FRAMEWORK}.*a launch would work here\n"),
     "plan": ("xmp plan -n 2", 0, "runtime +cpu.*WORLD_SIZE=2.*LOCAL_RANK=1 RANK=1"),
     "facts": ("python -m xmp facts --json", 0, r'\{.*"loaded": \[\]'),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xmp._calls.options import OPTIONS
@@ -13,7 +13,7 @@ from xmp._words.errors import PlanError
 
 from . import _torchrun_words
 
-__all__ = ["add", "from_variables", "said_of_unknown", "without_variables"]
+__all__ = ["add", "from_variables", "without_variables"]
 
 PREFIX = "XMP_RUN_"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
@@ -71,22 +71,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
             how |= {"action": flag.action} if flag.action else {}
         # torchrun takes both spellings of its options, and scripts use either.
         parser.add_argument(*_spellings(names), **how)
-
-
-def said_of_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> str:
-    """Return the error for arguments that a command does not have."""
-    text = f"unrecognized arguments: {' '.join(unknown)}"
-    if options.word != "run":
-        return text
-    parser: argparse.ArgumentParser = options.parser
-    from difflib import get_close_matches
-
-    long = [name for name in parser._option_string_actions if name.startswith("--")]
-    near = get_close_matches(unknown[0].partition("=")[0], long, 1, 0.75)
-    meant = f"Did you mean {near[0]}? " if near else ""
-    return (
-        f"{text}. {meant}Options of the script come after it: xmp run -n 2 script.py {unknown[0]}"
-    )
 
 
 def _spellings(names: tuple[str, ...]) -> list[str]:

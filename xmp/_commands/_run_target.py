@@ -16,7 +16,7 @@ from xmp._inside.script_runs import script_folder
 from xmp._payload.frameworks_used import Uses, frameworks_used
 from xmp._payload.script import is_kept
 from xmp._payload.top_imports import find_module, imports_of_file
-from xmp._words.errors import PlanError, XmpError
+from xmp._words.errors import PlanError, XmpError, visible
 
 __all__ = ["Target", "read", "text_of"]
 
@@ -116,7 +116,7 @@ def _imports(path: str, folder: str, source: bytes | None) -> tuple[str, ...]:
         # As Python says it, and with its exit status.
         lines = traceback.format_exception_only(type(error), error)
         raise XmpError(
-            f"{path} cannot be compiled:\n{''.join(lines).rstrip()}", code="XMP-P13"
+            f"{visible(path)} cannot be compiled:\n{''.join(lines).rstrip()}", code="XMP-P13"
         ) from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from xmp._explain import CODES
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, XmpError, brief
 
 __all__ = ["run"]
 
@@ -18,12 +18,26 @@ _FILES, _FOLDERS = ("facts", "events", "target", "args"), ("log_dir",)
 def run(options: argparse.Namespace) -> int:
     """Print the script for the shell."""
     try:
-        import shtab
+        script = _script(options)
     except ImportError as error:
         raise PlanError(
             f"xmp completion needs the package shtab, which cannot be imported ({error}). "
             "Install it: pip install shtab"
         ) from None
+    except XmpError:
+        raise
+    except Exception as error:  # of a package with this name, or half of one
+        raise PlanError(
+            f"xmp completion needs the package shtab, which does not work ({brief(error)}). "
+            "Install it again: pip install --force-reinstall shtab"
+        ) from None
+    print(script)
+    return 0
+
+
+def _script(options: argparse.Namespace) -> str:
+    import shtab
+
     if options.shell not in shtab.SUPPORTED_SHELLS:
         raise PlanError(
             f"shtab {shtab.__version__} has no completion for {options.shell}. Install a newer "
@@ -31,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
         )
     for action in _actions(options.whole):
         _say_values(action, shtab)
-    print(shtab.complete(options.whole, shell=options.shell))
-    return 0
+    script: str = shtab.complete(options.whole, shell=options.shell)
+    return script
 
 
 def _actions(whole: argparse.ArgumentParser) -> Iterator[Any]:

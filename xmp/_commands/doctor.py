@@ -12,7 +12,6 @@ from xmp._os import ports, probe
 from xmp._os.probe import examination
 from xmp._os.probe.findings import Finding, verdict
 from xmp._plan.secrets import without_secrets
-from xmp._words.errors import code_in
 from xmp._words.types import Request
 
 __all__ = ["run"]
@@ -42,7 +41,7 @@ def _as_json(findings: Sequence[Finding], works: bool) -> dict[str, Any]:
             "level": finding.level,
             "text": without_secrets(finding.text),
             "advice": without_secrets(finding.advice) or None,
-            "code": code_in(finding.text) or None,
+            "code": finding.code or None,
         }
         for finding in findings
     ]

@@ -14,6 +14,8 @@ from xmp._words.errors import PlanError, brief
 __all__ = ["page", "run"]
 
 _TITLES = {kind.code: kind.title for kind in CODES}
+_SHORTEST = 3
+"""Letters of a word that is looked for in titles: shorter ones are in nearly every one."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,10 +42,13 @@ def _spelled(asked: str) -> str:
 
 
 def _unknown(asked: str, code: str) -> str:
+    none = f"no error of xmp has the code {brief(asked)}"
+    if len(asked.strip()) < _SHORTEST:
+        return f"{none}. Give one as the error shows it, such as R04; `xmp explain` lists all codes"
     near = get_close_matches(code, _TITLES, 3, 0.7)
     # A word of the title may be all that is remembered: `xmp explain memory`.
     near += [c for c, title in _TITLES.items() if asked.lower() in title.lower() and c not in near]
-    lines = [f"no error of xmp has the code {brief(asked)}; `xmp explain` lists all codes"]
+    lines = [f"{none}; `xmp explain` lists all codes"]
     if near:
         lines += ["Did you mean", *(f"  {each}  {_TITLES[each]}" for each in near)]
     return "\n".join(lines)

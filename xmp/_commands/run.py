@@ -26,7 +26,7 @@ from xmp._os import log
 from xmp._os.probe.resources import affinity
 from xmp._plan.clusters import per_device
 from xmp._processes import exit_status
-from xmp._words.errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
+from xmp._words.errors import PlanError, ReplicaError, ReplicaTimeout, XmpError, visible
 from xmp._words.types import HostsByHand, Output, Request
 
 from . import _engine, _hosts, _run_options, _run_target, _torchrun_words
@@ -238,7 +238,8 @@ def _record(error: ReplicaError, path: str) -> None:
 
 def _say(error: BaseException) -> None:
     text = str(error).replace("Pass runtime= to choose", "Pass --runtime to choose")
-    print(f"xmp: {text}", file=sys.stderr)
+    # Other errors quote what replicas wrote, with its colours.
+    print(f"xmp: {visible(text) if isinstance(error, PlanError) else text}", file=sys.stderr)
 
 
 _INTERRUPTED = 130  # 128 + SIGINT

@@ -18,10 +18,17 @@ from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from typing import IO, TYPE_CHECKING, Any
 
-import cloudpickle
-
 from xmp._os import signals
 from xmp._os.imports import loaded_framework
+from xmp._words.errors import StartError
+
+try:
+    import cloudpickle
+except ImportError as error:  # as where pip has installed xmp with --no-deps
+    raise StartError(
+        f"xmp needs the package cloudpickle, which cannot be imported ({error}). Install it: "
+        "pip install cloudpickle"
+    ) from None
 
 from .by_name import found_in, importable, of_pytest, unwrapped, wrapped_in
 from .script import imported_names, main_is_shared, main_source

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Protocol
 
 __all__ = [
     "HostLost", "PlanError", "PortError", "ReplicaDied", "ReplicaError", "ReplicaRaised",
-    "ReplicaTimeout", "StartError", "XmpError", "brief", "code_in", "wrong_type",
+    "ReplicaTimeout", "StartError", "XmpError", "brief", "code_in", "visible", "wrong_type",
 ]  # fmt: skip
 
 _reprs = reprlib.Repr()
@@ -51,13 +51,27 @@ def wrong_type(name: str, allowed: str, given: object) -> TypeError:
     return TypeError(f"{name} must be {allowed}, not {type(given).__name__}: {brief(given)}")
 
 
+def visible(text: str) -> str:
+    """Return a text for a terminal: what would act on it is escaped, but for the ends of lines."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def code_in(text: str) -> str:
     """Return the code that the text of an error shows; "" without one.
 
     Errors of other processes and hosts arrive as texts, and errors quote each other.
     """
-    code = text.partition("\n")[0].removesuffix(":").rpartition(" [")[2]
-    return code[:-1] if code.startswith("XMP-") and code.endswith("]") else ""
+    first = text.partition("\n")[0]
+    shown = _shown(first[-8:-1])
+    return shown[2:-1] if shown and first.endswith(shown) else ""
+
+
+def _shown(code: object) -> str:
+    """Return what a first line ends with; "" for what is no code, as a subclass may have it."""
+    if not isinstance(code, str) or len(code) != 7 or not code.isascii():
+        return ""
+    known = code.startswith("XMP-") and code[4].isupper() and code[5:].isdigit()
+    return f" [{code}]" if known else ""
 
 
 class XmpError(Exception):
@@ -74,20 +88,22 @@ class XmpError(Exception):
 
     def __init__(self, *args: object, code: str = "") -> None:
         super().__init__(*args)
-        text = args[0] if args and isinstance(args[0], str) else ""
-        self.code = code or code_in(text) or type(self).code
+        found = code or code_in(args[0] if args and isinstance(args[0], str) else "")
+        if found and isinstance(type(self).code, str):  # a subclass may have another, or a property
+            self.code = found
 
     def __str__(self) -> str:
         """Return the text, with the code at the end of its first line."""
         text = super().__str__()
         first = text.partition("\n")[0]
-        said, shown = first.removesuffix(":"), f" [{self.code}]"
-        return text if not first or shown in first else f"{said}{shown}{text[len(said) :]}"
+        shown = _shown(getattr(self, "code", ""))
+        return text if not first or first.endswith(shown) else first + shown + text[len(first) :]
 
     @property
     def _plain(self) -> str:
         """The text without the code, for other texts that quote it."""
-        return str(self).replace(f" [{self.code}]", "", 1)
+        first, end, rest = str(self).partition("\n")
+        return first.removesuffix(_shown(getattr(self, "code", ""))) + end + rest
 
     def _add(self, text: str) -> None:
         """Add a paragraph, unless the message has it."""

@@ -6,6 +6,7 @@ another host the port of host 0 by connecting.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,7 +17,7 @@ from xmp._os import proc
 from xmp._plan import planner
 from xmp._plan.runtimes._base import version_of
 from xmp._plan.secrets import shown
-from xmp._words.errors import PlanError, PortError
+from xmp._words.errors import PlanError, PortError, StartError
 from xmp._words.types import HostFacts, JobPlan, PortNeed, Request
 
 from . import findings, packages, resources
@@ -44,7 +45,7 @@ def examine(
     host 0, from another host of the job.
     """
     base = Path(root)
-    found = [*_packages(facts), *_foreign(), *_tuned(facts), *_huge_pages(facts, base)]
+    found = [*_needed(), *_packages(facts), *_foreign(), *_tuned(facts), *_huge_pages(facts, base)]
     found += findings.shared(findings.shared_memory(base))
     on_chips = bool(facts.tpu)
     if why := resources.too_many(request.nprocs or 0, base):
@@ -52,7 +53,7 @@ def examine(
     try:
         plan = planner.plan(request, facts)
     except PlanError as error:
-        found.append(Finding("problem", str(error)))
+        found.append(Finding("problem", str(error), code=error.code))
     else:
         found += [finding for look in LOOKS for finding in look(plan, facts)]
         found += findings.memory(base, facts.memory_bytes, len(plan.hosts[0].replicas))
@@ -69,6 +70,12 @@ def in_order(found: Iterable[Finding]) -> list[Finding]:
     """Return the findings sorted: problems, then warnings, then notes."""
     order = {"problem": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding.level])
+
+
+def _needed() -> Iterator[Finding]:
+    if importlib.util.find_spec("cloudpickle") is None:
+        text = "xmp needs the package cloudpickle, which is not installed"
+        yield Finding("problem", text, "pip install cloudpickle", StartError.code)
 
 
 def _packages(facts: HostFacts) -> Iterator[Finding]:
@@ -157,7 +164,7 @@ def _fixed_ports(plan: JobPlan, lease: Lease) -> Iterator[Finding]:
             with lease([need]):
                 free.append(need)
         except PortError as error:
-            yield Finding("problem", str(error))
+            yield Finding("problem", str(error), code=error.code)
     if fixed and free == fixed:
         ports = ", ".join(str(need.port) for need in fixed)
         text = f"this host has the address {fixed[0].address}, and these ports are free: {ports}"
