@@ -15,6 +15,8 @@ from tests.support.launching import launch
 from tests.support.placed import Placed
 from tests.support.stage import Script, Stage
 
+pytestmark = pytest.mark.own_template
+
 IMPORTED = """
 import json, os, sys
 import jax, numpy, torch
