@@ -54,7 +54,6 @@ def train(rank: int, folder: str) -> tuple[int, float]:
 
 
 if __name__ == "__main__":
-    folder = os.path.abspath(sys.argv[1])  # where the checkpoints are
-    results = xmp.spawn(train, (folder,), nprocs=2, max_restarts=1)
+    results = xmp.spawn(train, (os.path.abspath(sys.argv[1]),), nprocs=2, max_restarts=1)
     print("went on after step", results[0][0])
     print("loss below 0.001:", [loss < 0.001 for _, loss in results])
