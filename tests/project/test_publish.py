@@ -19,6 +19,7 @@ from tests.support.stage import ROOT
 from tests.support.terminal import Terminal
 
 CALL = '#!/bin/sh\necho "$(basename "$0") $* CI=${CI:-}" | sed "s|$PWD/||; s|ROOT/||" >>"CALLS"\n'
+LANE = CALL.replace("$* ", "$* XMP_TEST_DIST=$XMP_TEST_DIST ")
 PYTHON = f"""{CALL}
 case "$2 $3" in
     "hatchling build")
@@ -43,7 +44,7 @@ class Release(Repository):
         self.write("pyproject.toml", re.sub(r"(?m)^home = .*$", HOME, project))
         environment = (ROOT / "scripts/_env.sh").read_text()
         self.write("scripts/_env.sh", f"{environment}\nmake_wheel_environment() {{ :; }}\n")
-        self.program("scripts/test", CALL)
+        self.program("scripts/test", LANE)
         self.program(".venv-wheel/bin/python", PAPERS + PYTHON.removeprefix("#!/bin/sh\n"))
         self.commit()
 
@@ -131,7 +132,7 @@ LACKS = {
 BUILT = [
     "python -m hatchling build -d dist CI=",
     f"python -m twine check --strict dist/xmp_spawn-{xmp.__version__}.tar.gz CI=",
-    "test --wheel CI=true",
+    "test --wheel XMP_TEST_DIST=dist CI=true",
 ]
 UPLOADED = f"python -m twine upload dist/xmp_spawn-{xmp.__version__}.tar.gz CI="
 UPLOAD = ("./scripts/publish", "--upload")
@@ -265,7 +266,7 @@ def test_what_changes_while_the_tests_run_is_not_uploaded(
     command: str, release: Release, terminal: Terminal
 ) -> None:
     """The stub of the tests does what a person does at another terminal."""
-    release.program("scripts/test", f"{CALL}{command}\n")
+    release.program("scripts/test", f"{LANE}{command}\n")
     release.commit()
     who = {
         f"GIT_{who}_{kind}": "me" for who in ("AUTHOR", "COMMITTER") for kind in ("NAME", "EMAIL")
