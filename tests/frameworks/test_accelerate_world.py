@@ -63,7 +63,7 @@ TWO = [[2, rank, [10, 20, 30], "DistributedDataParallel"] for rank in (0, 1)]
 
 
 def test_every_way_to_make_it_gives_the_world_of_the_launch(stage: Stage) -> None:
-    said = stage.run(WORLDS, timeout=60).said
+    said = stage.run(WORLDS, timeout=150).said  # sixteen replicas import what DDP needs
     assert said.pop("alone") == [[1, 0, [10, 20, 30], "Linear"]]
     assert list(said.values()) == [TWO] * 7
 

@@ -143,7 +143,7 @@ class Stage:
         return process
 
     def outcome(
-        self, process: subprocess.Popen[str], timeout: float = 30, stdin: str | None = None
+        self, process: subprocess.Popen[str], timeout: float = 60, stdin: str | None = None
     ) -> Outcome:
         """Wait for a program, and for the end of its pipes; on its deadline, say what is alive."""
         start = time.monotonic()
@@ -171,7 +171,7 @@ class Stage:
     def python(
         self,
         *arguments: str,
-        timeout: float = 25,
+        timeout: float = 60,
         stdin: str = "",
         shell_before: str | None = None,
         **options: Any,
@@ -187,7 +187,7 @@ class Stage:
         return self.outcome(self.start_command(*command, **pipes, **options), timeout, stdin)
 
     def run(
-        self, source: str, *argv: str, timeout: float = 30, ok: bool = True,
+        self, source: str, *argv: str, timeout: float = 60, ok: bool = True,
         env: dict[str, str] | None = None, file: bool = True,
     ) -> Outcome:  # fmt: skip
         """Run a script to its end; nothing of it may be left 1 s later."""
