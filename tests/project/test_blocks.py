@@ -158,7 +158,7 @@ def outcome(stage: Stage, command: list[str], typed: str) -> Outcome:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     streams = {"stdin": PIPE, "stdout": PIPE, "stderr": STDOUT}
     process = stage.start_command(*command, env={"PATH": path}, **streams)
-    done = stage.outcome(process, timeout=90, stdin=typed)
+    done = stage.outcome(process, timeout=170, stdin=typed)
     return replace(done, err=done.out)
 
 
