@@ -50,7 +50,7 @@ START_METHODS = Drawing(
         Box("b2", "supervisor|starts and watches", 1, 2),
         Box("c2", "supervisor|starts and watches", 2, 2),
         Box("a3", "replicas|have it all loaded", 0, 3, look="xmp"),
-        Box("b3", "replicas|import everything anew", 1, 3, look="xmp"),
+        Box("b3", "replicas|each imports everything", 1, 3, look="xmp"),
         Box("c3", "replicas|have all globals", 2, 3, look="xmp"),
     ),
     arrows=(

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/pictures anew: of the kept run of the bench, of real launches, by hand.
+"""Draw the pictures of docs/pictures: of the kept run of the bench, of real launches, by hand.
 
 Run it through ./scripts/pictures, which installs what it needs first.
 """
