@@ -60,7 +60,6 @@ def test_six_lines_are_those_of_the_first_pages(page: str) -> None:
     assert (FOLDER / "six_lines.py").read_text().endswith(block(page, "first.py"))
 
 
-@pytest.mark.peers
 def test_the_script_of_the_readme(stage: Stage) -> None:
     path = str(stage.write(block("README.md", "sums.py"), "sums.py"))
     (shown,) = re.findall(r"^\$ xmp run -n 4 sums\.py\n(.*?)^```$", README, re.M | re.S)
@@ -68,7 +67,6 @@ def test_the_script_of_the_readme(stage: Stage) -> None:
     assert (done.code, sorted(done.out.splitlines())) == (0, shown.splitlines()), done.err
 
 
-@pytest.mark.peers
 def test_six_lines(stage: Stage) -> None:
     assert ran(stage, "six_lines.py").out == "Results([1200, 1225, 1250, 1275])\n"
 
@@ -89,7 +87,6 @@ def test_each_setting_is_tried_once(stage: Stage) -> None:
     assert re.fullmatch(r"0\.97\d \{'C': 10, 'gamma': 0\.001\}", lines[0])
 
 
-@pytest.mark.peers
 def test_the_suite_passes(stage: Stage) -> None:
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_share.py")
     assert "6 passed" in ran(stage, "six_lines.py", "test_share.py", command=command).out

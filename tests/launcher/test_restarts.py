@@ -17,7 +17,7 @@ from tests.support.stage import Script
 from tests.support.waiting import until
 from xmp._processes.messages.launch import Pause, Resume, TakeStacks
 
-pytestmark = [pytest.mark.failing, pytest.mark.each_method]
+pytestmark = pytest.mark.failing
 
 
 def fails_twice(rank: int) -> tuple[int, int, str]:
@@ -26,6 +26,7 @@ def fails_twice(rank: int) -> tuple[int, int, str]:
     return xmp.restart_count(), os.getpid(), os.environ["MASTER_PORT"]
 
 
+@pytest.mark.each_method
 def test_all_replicas_are_started_again(method: str, capfd: pytest.CaptureFixture[str]) -> None:
     results = launch(method, fails_twice, nprocs=4, max_restarts=3)
     assert [count for count, _, _ in results] == [2] * 4

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 from xmp._inside.frameworks.torch_dist import enter as join
 from xmp._processes.report.stack_texts import not_in_function
 
-pytestmark = [pytest.mark.failing, pytest.mark.each_method]
+pytestmark = pytest.mark.failing
 
 
 def waits_in_here() -> None:
@@ -66,6 +66,7 @@ def timeout_after(
     return limit, error
 
 
+@pytest.mark.each_method
 def test_a_call_that_takes_longer_than_its_timeout(method: str, tmp_path: Path) -> None:
     limit, error = timeout_after(method, stuck, tmp_path, nprocs=3)
     said = f"timeout={limit}: not done {limit} s after the call: ranks 0-2 of 3 on "
@@ -134,6 +135,7 @@ def stops_its_supervisor(rank: int) -> None:
     never_returns()
 
 
+@pytest.mark.each_method
 def test_a_supervisor_that_is_stopped_while_it_makes_replicas(method: str) -> None:
     """It cannot notice that its launcher has given up."""
     error = timeout(method, stops_its_supervisor, nprocs=16, timeout=4)

@@ -14,8 +14,6 @@ import xmp
 from tests.support.launching import launch, who_by_reference
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.each_method
-
 BESIDE_FORK = pytest.mark.parametrize("start", ["forkserver", "spawn"])
 GREETING = "hello"
 COUNTS = {"calls": 0}
@@ -65,6 +63,7 @@ def helper(rank: int) -> int:
 # --- functions ---------------------------------------------------------------------------------
 
 
+@pytest.mark.each_method
 def test_functions_of_every_kind(method: str) -> None:
     base = 5
 
@@ -91,6 +90,7 @@ def test_functions_of_every_kind(method: str) -> None:
     assert COUNTS["calls"] == 0, "a replica's globals are its own"
 
 
+@pytest.mark.each_method
 def test_closures_with_cells_and_defaults(method: str) -> None:
     cell = [1]
 
@@ -142,6 +142,7 @@ def test_what_a_replica_changes_stays_with_it(method: str) -> None:
     assert data == {"seen": []}
 
 
+@pytest.mark.each_method
 def test_big_arrays_are_private(method: str, tmp_path: Path) -> None:
     array = np.zeros(1 << 20)
 

@@ -16,7 +16,7 @@ from tests.support.stage import Script
 from tests.support.terminal import on_a_terminal
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.failing, pytest.mark.each_method]
+pytestmark = pytest.mark.failing
 
 SPEAKS = (
     BEGIN
@@ -48,6 +48,7 @@ def of_rank(text: str, rank: int) -> list[str]:
     return [line[len(own) :] for line in text.splitlines() if line.startswith(own)]
 
 
+@pytest.mark.each_method
 def test_every_line_has_its_rank_and_keeps_its_order(method: str, script: Script) -> None:
     done = script(SPEAKS, method, '{"prefix": true}')
     assert done.code == 0, done
@@ -188,6 +189,7 @@ def test_without_any_of_these_standard_output_is_the_launchers(method: str) -> N
         assert (theirs.st_dev, theirs.st_ino) == (mine.st_dev, mine.st_ino)
 
 
+@pytest.mark.each_method
 def test_what_the_program_has_written_comes_first_and_once(method: str, script: Script) -> None:
     source = BEGIN + (
         "def fn(rank):\n    print('replica')\n"

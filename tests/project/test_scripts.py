@@ -91,6 +91,7 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--faults",
         "--docs",
         "--docs-online",
+        "--ci",
         "--all",
     ):
         assert lane in text
@@ -104,7 +105,7 @@ def test_what_has_a_lane_is_not_in_the_default_one() -> None:
     assert given
     assert elsewhere
     assert elsewhere[1].split(" or ") == given[1].removeprefix("not ").split(" and not ")
-    assert 'in_a_lane="peers or methods or failing or hosts or $elsewhere"' in source
+    assert 'in_a_lane="$weekly or failing or hosts or $elsewhere"' in source
 
 
 def test_the_oldest_versions_are_those_of_the_project_file() -> None:

@@ -11,8 +11,6 @@ import pytest
 from tests.support.launching import failure
 from tests.support.stage import Script, Stage
 
-pytestmark = pytest.mark.each_method
-
 OURS = f"{os.sep}xmp{os.sep}_processes{os.sep}"
 
 
@@ -88,6 +86,7 @@ def chained(rank: int) -> None:
         raise RuntimeError("epoch failed")  # noqa: B904 - a context, not a cause
 
 
+@pytest.mark.each_method
 def test_the_chain_of_causes_travels(method: str) -> None:
     error = failure(method, chained)
     outer = error.__cause__
@@ -135,6 +134,7 @@ def test_a_class_that_only_the_replica_has_is_reported_as_text(method: str) -> N
     assert "Hidden: made here" in str(error)
 
 
+@pytest.mark.each_method
 @pytest.mark.parametrize("start", ["forkserver", "spawn"])
 def test_a_class_that_went_there_from_here_is_the_same_one(start: str) -> None:
     class Ours(Exception):

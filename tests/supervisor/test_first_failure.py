@@ -13,8 +13,6 @@ from tests.support.launching import METHODS, failure, never_returns
 from tests.support.stage import Outcome, Script, Stage
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.each_method
-
 NO_GRACE = 600  # seconds: a launch that waits for it outlasts the time of a test
 
 
@@ -37,6 +35,7 @@ def signals(method: str, others: str, grace: float, folder: Path) -> list[str | 
     return [each.signal_name for each in error.failures[1:]]
 
 
+@pytest.mark.each_method
 def test_a_failure_ends_the_others_at_once(method: str, tmp_path: Path) -> None:
     assert signals(method, "asleep", NO_GRACE, tmp_path / "there") == ["SIGTERM"] * 2
 
@@ -98,6 +97,7 @@ def test_a_peer_that_had_finished_is_named(method: str, tmp_path: Path) -> None:
     assert "\n\nrank 0 had finished. If rank 1 waited for it, the ranks diverged: " in str(error)
 
 
+@pytest.mark.each_method
 def test_stacks_of_the_others_are_taken_at_a_failure(method: str) -> None:
     def waits_in_here(path: str) -> None:
         Path(path).touch()

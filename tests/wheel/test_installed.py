@@ -58,10 +58,11 @@ RESULTS = "[(0, 3, 'cpu'), (1, 3, 'cpu'), (4, 3, 'cpu')]\n" * 2 + "site-packages
 
 def programs_of_the_readme() -> list[tuple[str, str]]:
     """Its programs that need no framework, each with the output that follows it."""
+    shown = [each for each in programs("README.md") if each.shown and not each.is_cell]
     found = [
         (each.block.text, each.shown)
-        for each in programs("README.md")
-        if each.shown and not re.search(r"^import (torch|jax)", each.block.text, re.M)
+        for each in shown
+        if not re.search(r"^import (torch|jax)", each.block.text, re.M)
     ]
     assert found
     return found
