@@ -276,6 +276,31 @@ def test_a_handler_of_the_program_is_left_alone(stage: Stage) -> None:
     assert said["handler"] is False
 
 
+LIBRARY = """
+    import faulthandler
+
+    def of_ray(*_):
+        sys.exit(7)
+
+    if __name__ == "__main__":
+        of_ray.__module__ = "ray._private.node"
+        signal.signal(signal.SIGTERM, of_ray)
+        faulthandler.register(signal.SIGTERM, chain=True)
+        print(list(xmp.spawn(unequal, nprocs=2, runtime="cpu")) > [0, 0], flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_handler_of_a_library_waits_also_where_the_kernel_calls_it(stage: Stage) -> None:
+    """Ray's, which aborts 3 s later; here faulthandler, which prints: once, after the launch."""
+    process = stage.start(HEAD + LIBRARY)
+    stage.reached(process, "in-fn-0", "in-fn-1")
+    process.send_signal(signal.SIGTERM)
+    outcome = stage.outcome(process)
+    assert (outcome.code, outcome.out) == (7, "True\n"), outcome
+    assert outcome.err.count("(most recent call first)") == 1, outcome
+
+
 WHILE_IT_ENDS = """
     def interrupted(*_):
         raise TimeoutError

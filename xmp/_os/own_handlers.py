@@ -11,13 +11,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .signals import Handler, SigAction, guard, in_main, sigaction
+from .signals import Handler, SigAction, guard, in_main, is_of_library, sigaction
 
 __all__ = ["by_default", "handled"]
-
-_OF_LIBRARIES = ("ray._private.worker", "ray._private.node")
-"""Modules whose handlers are none of the program's: ``ray.init`` sets one of SIGTERM that ends the
-process (2.60)."""
 
 
 class handled:  # noqa: N801 - used like a function
@@ -35,13 +31,13 @@ class handled:  # noqa: N801 - used like a function
                 self._taken[number] = guard.theirs.get(number, _signal.getsignal(number))
                 guard.ours[number] = handler
                 if _signal.getsignal(number) is not guard.note:
-                    _signal.signal(number, guard.note)
+                    self._set(number, guard.note)
 
     def __exit__(self, *_: object) -> None:
         for number, before in self._taken.items():
             guard.ours.pop(number, None)
             if number not in guard.theirs and _signal.getsignal(number) is guard.note:
-                _signal.signal(number, before)
+                self._set(number, before)
                 # It came when xmp had nothing left to do: let it act as it would without xmp,
                 # except Ctrl-\, which was meant for the launch.
                 if number in guard.noted and before == _signal.SIG_DFL:
@@ -50,13 +46,18 @@ class handled:  # noqa: N801 - used like a function
                         os.kill(os.getpid(), number)
         self._taken.clear()
 
+    def _set(self, number: int, handler: Any) -> None:
+        """Set a handler: of a library's signal in the kernel's place, too, and back."""
+        of_library = is_of_library(self._taken[number])
+        (guard.set if of_library else _signal.signal)(number, handler)
+
 
 def _is_free(number: int) -> bool:
     """Return whether the program has no handler, not even one that Python does not know of."""
     handler = guard.theirs.get(number) or _signal.getsignal(number)
     if number == _signal.SIGINT:
         return handler is _signal.default_int_handler
-    if getattr(handler, "__module__", None) in _OF_LIBRARIES:
+    if is_of_library(handler):
         return True
     if handler != _signal.SIG_DFL:
         return False

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 __all__ = [
     "DUMP_SIGNAL", "Handler", "SigAction", "apart", "as_usual", "blocked", "deferred", "deliver",
     "from_handler", "give_up", "guard", "held_ends", "in_handler", "in_main", "interruptible",
-    "is_noted", "keep_deferred", "returned", "returning", "sigaction", "step",
+    "is_noted", "is_of_library", "keep_deferred", "returned", "returning", "sigaction", "step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -57,15 +57,34 @@ class _Noted(BaseException):
     """A signal came while xmp waits: this ends the wait."""
 
 
-def _set(number: int, handler: Any) -> None:
-    """Set Python's handler, and leave the kernel's as it is.
+_OF_LIBRARIES = ("ray._private.worker", "ray._private.node")
+"""Modules whose handlers are none of the program's: ``ray.init`` sets one of SIGTERM that ends the
+process (2.60), and then, by absl, one in the kernel before Python's. It passes the signal on, but
+aborts the process 3 s later (absl/debugging/failure_signal_handler.h, alarm_on_failure_secs)."""
+_aside: dict[int, Any] = {}
+"""What the kernel had for signals that a library handles, while xmp's handler is in its place."""
 
-    That may be one that faulthandler has put before Python's, and it has flags (siginterrupt).
+
+def is_of_library(handler: Any) -> bool:
+    """Return whether a library has set the handler, and the program has not."""
+    return getattr(handler, "__module__", None) in _OF_LIBRARIES
+
+
+def _set(number: int, handler: Any) -> None:
+    """Set Python's handler, and leave the kernel's as it is, unless a library has set both.
+
+    The kernel's may be one that faulthandler has put before Python's, and it has flags
+    (siginterrupt).
     """
     action = SigAction()
     known = sigaction(number, None, action) == 0
+    library = is_of_library(_signal.getsignal(number))
     _signal.signal(number, handler)
-    if known:
+    if known and library and handler is guard.note:
+        _aside[number] = action
+    elif is_of_library(handler) and number in _aside:
+        sigaction(number, _aside.pop(number), None)
+    elif known:
         sigaction(number, action, None)
 
 
