@@ -33,6 +33,14 @@ def words(path: Path) -> list[str]:
     return [re.sub(r"\s+", "", line) for line in lines.values()]
 
 
+def without_luck(lines: list[str]) -> list[str]:
+    """Leave out of a table of ranks how and when those ended that were not the cause."""
+    table = [at for at, line in enumerate(lines) if line.startswith(("rankwhat", "-----"))]
+    begin, end = table or (0, 0)
+    cause = [line for line in lines[begin:end] if re.match(r"\d+cause", line)]
+    return [*lines[:begin], *cause, *lines[end:]]
+
+
 @pytest.mark.parametrize("kind", ["bench", "how"])
 def test_a_drawing_is_kept_as_it_is_drawn(kind: str, tmp_path: Path) -> None:
     kept = {path.name: path.read_text() for path in KEPT if path.name.startswith(f"{kind}-")}
@@ -51,7 +59,8 @@ def test_a_drawing_is_kept_as_it_is_drawn(kind: str, tmp_path: Path) -> None:
 def test_a_picture_of_a_launch_says_what_the_launch_does(name: str, tmp_path: Path) -> None:
     (path,) = drawn(name, tmp_path)
     kept = ROOT / "docs/pictures" / path.name
-    assert words(path) == words(kept), f"./scripts/pictures {name} draws it again"
+    said, shown = without_luck(words(path)), without_luck(words(kept))
+    assert said == shown, f"./scripts/pictures {name} draws it again"
 
 
 def test_no_picture_is_left_over() -> None:

@@ -20,10 +20,11 @@ def until(
 
     ``what`` may be a function, for a text that is known at the failure only.
     """
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, 0.002
     while not (value := condition()):
         if time.monotonic() > end:
             missing = what if isinstance(what, str) else what()
             raise AssertionError(f"not within {seconds} s: {missing}")
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.025)  # a look may read all of /proc
     return value
