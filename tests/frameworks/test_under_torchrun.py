@@ -1,13 +1,11 @@
-"""What xmp is in processes of a real torchrun; each run of two goes through all that it can.
+"""What xmp is in the two processes of a real torchrun, which have a fork for each way to use it.
 
-Each part says what it has found; to import torch is most of what a run costs.
+Each part says what it has found; to import torch is most of what a process costs.
 """
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,38 +73,61 @@ PARTS = """
         torch.distributed.destroy_process_group()
 """
 PROGRAM = """
-    import sys
-    import parts
+    import os, pathlib, signal, sys
+    from waiting import until
+
+    def in_a_fork(parts, **variables):
+        pid = os.fork()
+        if pid == 0:
+            os.environ.update(variables)
+            import parts as known
+            for name in parts.split():
+                getattr(known, name)()
+            sys.exit()
+        assert os.waitpid(pid, 0)[1] == 0, parts
+
+    def serve(count, ports):
+        # As torchrun's agent serves one; in that, a group would find the keys of another.
+        from torch.distributed import TCPStore
+
+        stores = [TCPStore("localhost", 0, None, True, wait_for_workers=False)
+                  for _ in range(count)]
+        ports.with_suffix(".new").write_text(" ".join(str(store.port) for store in stores))
+        ports.with_suffix(".new").rename(ports)
+        signal.pause()
 
     if __name__ == "__main__":
-        for name in sys.argv[2:]:
-            getattr(parts, name)()
+        first, *others = sys.argv[2:]
+        in_a_fork(first)
+        import torch._dynamo
+
+        ports = pathlib.Path("ports")
+        server = os.fork() if os.environ["RANK"] == "0" else None
+        if server == 0:
+            serve(len(others), ports)
+        until(ports.exists, 60)
+        for parts, port in zip(others, ports.read_text().split()):
+            in_a_fork(parts, MASTER_PORT=port)
+        if server is not None:  # rank 1 may still be in its last fork
+            until(pathlib.Path("over").exists, 60)
+            os.kill(server, signal.SIGKILL)
+        else:
+            pathlib.Path("over").touch()
 """
-RUNS = {
-    "launches": ("refuses", "trains", "repeated"),
-    "auto": ("hook", "launch"),
-    "calls": ("calls",),
-    "script": ("script",),
-    "world": ("world",),
-}
-"""The first launch or call of a run forms the group, which stays: each run has its own way."""
-Ran = Callable[[str], Outcome]
+RUNS = ("refuses trains repeated", "hook launch", "calls", "script", "world")
+"""The first launch or call of a process forms the group, which stays: each has its own way. The
+first process has no torch yet, and torchrun's own store."""
 
 
 @pytest.fixture(scope="module")
-def ran(shared_stage: Stage) -> Ran:
+def ran(shared_stage: Stage) -> Outcome:
     sources = {"train": TRAIN, "refused": REFUSED, "decorated": DECORATED, "step": STEP}
     for name, source in {**sources, "parts": PARTS, "program": PROGRAM}.items():
         shared_stage.write(source, f"{name}.py")
-
-    @functools.cache
-    def run(name: str) -> Outcome:
-        command = ("program.py", "torchrun", *RUNS[name])
-        done = torchrun(shared_stage.python, *command, cwd=shared_stage.folder)
-        assert done.code == 0, f"{done.out}\n{done.err}"
-        return done
-
-    return run
+    command = ("program.py", "torchrun", *RUNS)
+    done = torchrun(shared_stage.python, *command, cwd=shared_stage.folder, timeout=150)
+    assert done.code == 0, f"{done.out}\n{done.err}"
+    return done
 
 
 def by_rank(done: Outcome, name: str) -> list[object]:
@@ -116,13 +137,13 @@ def by_rank(done: Outcome, name: str) -> list[object]:
 # --- launches ------------------------------------------------------------------------------------
 
 
-def test_under_a_real_torchrun(ran: Ran, shared_stage: Stage) -> None:
-    ran("launches")
+@pytest.mark.usefixtures("ran")
+def test_under_a_real_torchrun(shared_stage: Stage) -> None:
     check_said(shared_stage.folder)
 
 
-def test_spawn_is_refused_in_a_process_of_torchrun(ran: Ran) -> None:
-    lines = [line for line in ran("launches").out.splitlines() if not line.startswith("@")]
+def test_spawn_is_refused_in_a_process_of_torchrun(ran: Outcome) -> None:
+    lines = [line for line in ran.out.splitlines() if not line.startswith("@")]
     assert sorted(lines) == BOTH_RANKS
 
 
@@ -138,10 +159,10 @@ PLACED = """
 
 
 def test_with_one_process_on_each_host_it_is_spawn(
-    ran: Ran, tmp_path: Path, python: Python
+    ran: Outcome, tmp_path: Path, python: Python
 ) -> None:
     """In torchrun's own variables, but for the counts."""
-    said = ran("launches").said["variables 0"].items()
+    said = ran.said["variables 0"].items()
     given = {name: value for name, value in said if name not in {*os.environ, TOKEN}}
     assert given["TORCHELASTIC_RUN_ID"]
     assert given.pop("OMP_NUM_THREADS") == "1"  # which it sets for two and more
@@ -152,27 +173,27 @@ def test_with_one_process_on_each_host_it_is_spawn(
     assert placed.out == "[(0, 2), (1, 2)]\n"
 
 
-def test_launches_one_after_another_meet_each_time(ran: Ran) -> None:
+def test_launches_one_after_another_meet_each_time(ran: Outcome) -> None:
     """A second process group in torchrun's store finds the keys of the first, and may fail."""
-    assert by_rank(ran("launches"), "repeated") == [[3] * 5] * 2
+    assert by_rank(ran, "repeated") == [[3] * 5] * 2
 
 
-def test_under_torchrun_a_call_is_this_rank(ran: Ran) -> None:
+def test_under_torchrun_a_call_is_this_rank(ran: Outcome) -> None:
     """Four calls: torch's store would refuse a second group at the same address, now and then."""
-    assert by_rank(ran("calls"), "decorated") == [[[[rank, 2, 6, 4]]] * 4 for rank in (0, 1)]
+    assert by_rank(ran, "decorated") == [[[[rank, 2, 6, 4]]] * 4 for rank in (0, 1)]
 
 
-def test_a_launch_gives_the_excepthook_back(ran: Ran) -> None:
-    assert by_rank(ran("auto"), "hook") == [True, True]
+def test_a_launch_gives_the_excepthook_back(ran: Outcome) -> None:
+    assert by_rank(ran, "hook") == [True, True]
 
 
 # --- a script, and data_parallel -----------------------------------------------------------------
 
 
-def test_under_torchrun_it_is_torchruns_world(ran: Ran) -> None:
-    assert by_rank(ran("world"), "world") == [[2, 3, "made by 0", 1]] * 2
+def test_under_torchrun_it_is_torchruns_world(ran: Outcome) -> None:
+    assert by_rank(ran, "world") == [[2, 3, "made by 0", 1]] * 2
 
 
 @pytest.mark.parametrize("program", ["script", "launch"])
-def test_data_parallel_under_torchrun(program: str, ran: Ran) -> None:
-    assert by_rank(ran("script" if program == "script" else "auto"), program) == [WANTED] * 2
+def test_data_parallel_under_torchrun(program: str, ran: Outcome) -> None:
+    assert by_rank(ran, program) == [WANTED] * 2
