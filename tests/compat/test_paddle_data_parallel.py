@@ -12,7 +12,7 @@ import pytest
 
 import xmp
 import xmp.compat.paddle as dist
-from tests.support.launching import launch
+from tests.support.frameworks import ddp_replicas, together
 from tests.support.lazily import lazily
 
 torch = lazily("torch")
@@ -88,8 +88,14 @@ def whole_batches() -> list[Any]:
     return found
 
 
-def test_gradients_are_those_of_the_whole_batch() -> None:
-    first, second = launch("forkserver", train)
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Any]]:
+    """What each function returns in two replicas; one launch for all."""
+    return together(ddp_replicas, train, left_out, changes)
+
+
+def test_gradients_are_those_of_the_whole_batch(found: dict[str, list[Any]]) -> None:
+    first, second = found["train"]
     for step, expected in enumerate(whole_batches()):
         for each in (first, second):
             for ours, alone in zip(each[f"step {step}"], expected, strict=True):
@@ -129,9 +135,8 @@ def of_another_wrapper(root: Any) -> float:
     return float(root.own.grad.item())
 
 
-def test_parameters_with_no_sync_are_left_out() -> None:
-    found = list(launch("forkserver", left_out))
-    assert found == [
+def test_parameters_with_no_sync_are_left_out(found: dict[str, list[Any]]) -> None:
+    assert found["left_out"] == [
         {"value": rank, "left out": [rank + 1.0] * 2, "averaged": 1.5, "later": rank + 1.0}
         for rank in (0, 1)
     ]
@@ -213,7 +218,9 @@ def changes(rank: int) -> str:
     return str(caught.value)
 
 
-def test_an_error_about_changed_parameters_says_how_to_wrap_again_here() -> None:
-    for text in launch("forkserver", changes):
+def test_an_error_about_changed_parameters_says_how_to_wrap_again_here(
+    found: dict[str, list[Any]],
+) -> None:
+    for text in found["changes"]:
         assert "wrap the model again, DataParallel(model._layers) (and" in text
         assert "xmp.data_parallel(" not in text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import xmp.compat.paddle as dist
-from tests.support.launching import launch
+from tests.support.frameworks import ddp_replicas, together
 from tests.support.lazily import lazily
 
 torch = lazily("torch")
@@ -86,9 +86,15 @@ def refusals(rank: int) -> list[str]:
     return texts
 
 
-def test_values_of_one_trainer_reach_all() -> None:
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Any]]:
+    """What each function returns in two replicas; one launch for all."""
+    return together(ddp_replicas, synchronized, refusals)
+
+
+def test_values_of_one_trainer_reach_all(found: dict[str, list[Any]]) -> None:
     every = ["plain", "is_distributed", "turned", "child.weight", "kept"]
-    first, second = launch("forkserver", synchronized)
+    first, second = found["synchronized"]
     assert [sent for sent, _ in first] == [every, every, [], []]
     assert [sent for sent, _ in second] == [
         [],
@@ -99,8 +105,8 @@ def test_values_of_one_trainer_reach_all() -> None:
     assert all(values == [1.0, 2.0] for _, values in (*first[:2], *second[2:]))
 
 
-def test_models_and_groups_that_do_not_fit_are_refused() -> None:
-    first, second = launch("forkserver", refusals)
+def test_models_and_groups_that_do_not_fit_are_refused(found: dict[str, list[Any]]) -> None:
+    first, second = found["refusals"]
     for texts in (first, second):
         assert "takes a torch.nn.Module or a paddle.nn.Layer, not type" in texts[0]
         assert "takes a torch.nn.Module or a paddle.nn.Layer, not int: 3" in texts[1]

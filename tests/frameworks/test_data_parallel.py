@@ -9,6 +9,7 @@ import pytest
 
 import xmp
 from tests.support.frameworks import ddp_replicas as replicas
+from tests.support.frameworks import together
 
 BATCH = 24  # divisible by the replicas, and each replica's part by three
 
@@ -160,8 +161,16 @@ def hooks(rank: int) -> Any:
     return pair, set(seen), distance(bare, alone), distance(sgd, alone), same
 
 
-def test_hooks_of_torchs_are_taken_with_and_without_a_state() -> None:
-    for pair, states, bare, sgd, same in replicas(hooks, nprocs=2):
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Any]]:
+    """What each function returns in two replicas; one launch for all."""
+    return together(
+        replicas, hooks, normalises, averages_odd_gradients, shows_the_model, copies, nprocs=2
+    )
+
+
+def test_hooks_of_torchs_are_taken_with_and_without_a_state(found: dict[str, list[Any]]) -> None:
+    for pair, states, bare, sgd, same in found["hooks"]:
         assert pair < 1e-10
         assert states == {"mine"}
         assert 1e-10 < bare < 2e-3
@@ -201,8 +210,8 @@ def normalises(rank: int) -> Any:
     return away, alone.running_mean.tolist(), copy.deepcopy(alone), alone
 
 
-def test_batch_norm_has_the_statistics_of_the_global_batch() -> None:
-    for away, mean, copied, arrived in replicas(normalises, nprocs=2):
+def test_batch_norm_has_the_statistics_of_the_global_batch(found: dict[str, list[Any]]) -> None:
+    for away, mean, copied, arrived in found["normalises"]:
         assert max(away[:6]) < 1e-10, away
         assert mean == pytest.approx([0.05] * 3), "a model that is one BatchNorm layer"
         assert max(away[6::2]) < 1e-10
@@ -236,8 +245,8 @@ def averages_odd_gradients(rank: int) -> Any:
     return found
 
 
-def test_sparse_and_complex_gradients_are_averaged() -> None:
-    assert replicas(averages_odd_gradients, nprocs=2) == [[True, True]] * 2
+def test_sparse_and_complex_gradients_are_averaged(found: dict[str, list[Any]]) -> None:
+    assert found["averages_odd_gradients"] == [[True, True]] * 2
 
 
 # --- the face ------------------------------------------------------------------------------------
@@ -297,8 +306,8 @@ def shows_the_model(rank: int) -> Any:
     return True
 
 
-def test_the_wrapper_shows_the_model() -> None:
-    assert replicas(shows_the_model, nprocs=2) == [True, True]
+def test_the_wrapper_shows_the_model(found: dict[str, list[Any]]) -> None:
+    assert found["shows_the_model"] == [True, True]
 
 
 def copies(rank: int) -> Any:
@@ -321,10 +330,10 @@ def copies(rank: int) -> Any:
     return {"model": model, "state": model.state_dict()}
 
 
-def test_a_copy_is_wrapped_and_a_result_is_the_model() -> None:
+def test_a_copy_is_wrapped_and_a_result_is_the_model(found: dict[str, list[Any]]) -> None:
     import torch
 
-    for result in replicas(copies, nprocs=2):
+    for result in found["copies"]:
         assert type(result["model"]) is torch.nn.Sequential
         assert not result["model"][0].weight.any()
         assert list(result["state"]) == list(result["model"].state_dict())

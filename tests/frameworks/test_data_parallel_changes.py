@@ -13,6 +13,7 @@ import pytest
 import xmp
 from tests.support.averaging import are_equal, inputs, net
 from tests.support.frameworks import ddp_replicas as replicas
+from tests.support.frameworks import together
 
 
 def refused(call: Callable[[], Any]) -> str:
@@ -65,8 +66,14 @@ def alone(model: Any) -> Any:
     return Alone(model)
 
 
-def test_what_is_set_on_the_wrapper_is_the_models() -> None:
-    for said in replicas(adds_to_the_wrapper, nprocs=2):
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Any]]:
+    """What each function returns in two replicas; one launch for all."""
+    return together(replicas, adds_to_the_wrapper, stays_right, moves, differs, nprocs=2)
+
+
+def test_what_is_set_on_the_wrapper_is_the_models(found: dict[str, list[Any]]) -> None:
+    for said in found["adds_to_the_wrapper"]:
         assert len(said) == 4
         for text in said.values():
             assert "or were added or replaced" in text
@@ -118,8 +125,10 @@ def stays_right(rank: int) -> list[str]:
     return [str(each.message) for each in caught if "xmp" in str(each.message)]
 
 
-def test_what_torch_averages_right_is_neither_refused_nor_warned_of() -> None:
-    assert replicas(stays_right, nprocs=2) == [[], []]
+def test_what_torch_averages_right_is_neither_refused_nor_warned_of(
+    found: dict[str, list[Any]],
+) -> None:
+    assert found["stays_right"] == [[], []]
 
 
 def moves(rank: int) -> list[str]:
@@ -157,8 +166,8 @@ def moves(rank: int) -> list[str]:
     return said
 
 
-def test_what_torch_averages_wrong_or_asserts_is_refused() -> None:
-    for whole, part, static, compiled, inferred in replicas(moves, nprocs=2):
+def test_what_torch_averages_wrong_or_asserts_is_refused(found: dict[str, list[Any]]) -> None:
+    for whole, part, static, compiled, inferred in found["moves"]:
         for text in (whole, part):
             assert text.startswith("parameters have changed their dtype or device")
             assert "xmp.data_parallel(model.module)" in text
@@ -213,8 +222,10 @@ def differs(rank: int) -> dict[str, str]:
     return said
 
 
-def test_replicas_that_wrap_different_models_or_pass_other_options_all_learn_of_it() -> None:
-    first, second = replicas(differs, nprocs=2)
+def test_replicas_that_wrap_different_models_or_pass_other_options_all_learn_of_it(
+    found: dict[str, list[Any]],
+) -> None:
+    first, second = found["differs"]
     assert first == second
     start = "replicas differ in what they give to data_parallel: rank 1 has"
     for name, difference in {

@@ -11,6 +11,7 @@ import pytest
 
 import xmp
 from tests.support.frameworks import ddp_replicas as replicas
+from tests.support.frameworks import together
 
 
 def net() -> Any:
@@ -60,6 +61,12 @@ def misuses(rank: int) -> list[str]:
     return texts + [refused(call) for call in calls]
 
 
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Any]]:
+    """What each function returns in two replicas; one launch, the last one destroys its group."""
+    return together(replicas, misuses, alone_in_its_group, without_default_group, nprocs=2)
+
+
 SAID = [
     "PlanError: data_parallel() needs the process group, which is not there yet: call xmp.init_",
     "is not in the group",
@@ -79,8 +86,8 @@ SAID = [
 ]
 
 
-def test_what_cannot_be_trained_is_refused_with_what_to_do() -> None:
-    for texts in replicas(misuses, nprocs=2):
+def test_what_cannot_be_trained_is_refused_with_what_to_do(found: dict[str, list[Any]]) -> None:
+    for texts in found["misuses"]:
         assert len(texts) == len(SAID)
         for text, said in zip(texts, SAID):
             assert said in text
@@ -178,9 +185,10 @@ def without_default_group(rank: int) -> list[str]:
     return [refused(lambda group=each: xmp.data_parallel(net(), group=group)) for each in given]
 
 
-@pytest.mark.parametrize("nprocs", [2, 1])
-def test_a_group_without_the_default_group_is_refused(nprocs: int) -> None:
-    for rank, (stale, outside, wrong) in enumerate(replicas(without_default_group, nprocs=nprocs)):
+def test_a_group_without_the_default_group_is_refused(found: dict[str, list[Any]]) -> None:
+    of_two = found["without_default_group"]
+    (of_one,) = replicas(without_default_group, nprocs=1)
+    for rank, (stale, outside, wrong) in [*enumerate(of_two), (0, of_one)]:
         assert stale.startswith("PlanError: group is not a process group of this process's torch")
         assert f"PlanError: data_parallel(group=…): rank {rank} is not in the group" in outside
         assert wrong.startswith("TypeError: group must be a torch.distributed.ProcessGroup")
@@ -201,8 +209,8 @@ def alone_in_its_group(rank: int) -> str:
     return str(caught[0].message)
 
 
-def test_a_group_of_one_and_strides_of_their_own_are_warned_of() -> None:
-    for text in replicas(alone_in_its_group, nprocs=2):
+def test_a_group_of_one_and_strides_of_their_own_are_warned_of(found: dict[str, list[Any]]) -> None:
+    for text in found["alone_in_its_group"]:
         assert text.startswith("xmp: parameters that are not contiguous: 0.weight.")
 
 

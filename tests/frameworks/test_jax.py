@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import xmp
-from tests.support.frameworks import OPS
+from tests.support.frameworks import OPS, together
 from tests.support.frameworks import replicas as any_replicas
 from tests.support.launching import METHODS, never_returns
 from tests.support.waiting import until
@@ -35,8 +35,8 @@ def mesh(rank: int) -> Any:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_mesh_is_up_when_the_function_starts(method: str) -> None:
-    found = replicas(mesh, nprocs=4, start_method=method)
-    assert found == [((rank, 4, 1), ("cpu", True, 4), 10) for rank in range(4)]
+    met = replicas(mesh, start_method=method)
+    assert met == [((rank, 2, 1), ("cpu", True, 2), 3) for rank in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_the_mesh_is_up_when_the_function_starts(method: str) -> None:
 )
 def test_several_devices_in_a_replica(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(*variable.split("=", 1))
-    found = replicas(mesh)
-    assert [each[0] for each in found] == [(0, 2, 2), (1, 2, 2)]
+    met = replicas(mesh)
+    assert [each[0] for each in met] == [(0, 2, 2), (1, 2, 2)]
 
 
 def with_jit(rank: int) -> float:
@@ -61,8 +61,8 @@ def with_jit(rank: int) -> float:
     return float(jax.jit(jnp.sum, out_shardings=NamedSharding(whole, PartitionSpec()))(data))
 
 
-def test_a_program_over_the_global_mesh() -> None:
-    assert replicas(with_jit) == [6.0, 6.0]
+def test_a_program_over_the_global_mesh(found: dict[str, list[Any]]) -> None:
+    assert found["with_jit"] == [6.0, 6.0]
 
 
 def first_one_leaves_early(rank: int, leaving: Path) -> int:
@@ -116,8 +116,8 @@ def listening(rank: int) -> list[str]:
     return [address.partition(":")[0] for address in found]
 
 
-def test_nothing_listens_off_loopback() -> None:
-    coordinator, other = replicas(listening)
+def test_nothing_listens_off_loopback(found: dict[str, list[Any]]) -> None:
+    coordinator, other = found["listening"]
     assert coordinator, "the coordinator and gloo do listen"
     assert other, "gloo does listen"
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -195,9 +195,16 @@ def reduced_every_way(rank: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def by_op() -> list[Any]:
-    """What two replicas got, by op; one launch for all."""
-    return replicas(reduced_every_way)
+def found() -> dict[str, list[Any]]:
+    """What each function returns in two replicas; one launch, the first needs no devices."""
+    functions = without_devices, listening, with_jit, reduced_every_way, sent, spread_already
+    return together(replicas, *functions, torch_tensor_in_jax)
+
+
+@pytest.fixture(scope="module")
+def by_op(found: dict[str, list[Any]]) -> list[Any]:
+    """What two replicas got, by op."""
+    return found["reduced_every_way"]
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -255,8 +262,8 @@ def sent(rank: int) -> Any:
     )
 
 
-def test_objects_of_any_kind_and_size() -> None:
-    one, other = replicas(sent)
+def test_objects_of_any_kind_and_size(found: dict[str, list[Any]]) -> None:
+    one, other = found["sent"]
     assert one == other
     assert one[0] == (True, 6, 100_000)
     assert one[1] == (1, -1, "by value")
@@ -276,8 +283,8 @@ def spread_already(rank: int) -> str:
     return str(raised.value)
 
 
-def test_a_global_array_is_refused_with_what_to_do() -> None:
-    assert all("addressable_data" in text for text in replicas(spread_already))
+def test_a_global_array_is_refused_with_what_to_do(found: dict[str, list[Any]]) -> None:
+    assert all("addressable_data" in text for text in found["spread_already"])
 
 
 def torch_tensor_in_jax(rank: int) -> Any:
@@ -287,25 +294,25 @@ def torch_tensor_in_jax(rank: int) -> Any:
     return xmp.all_reduce(torch.tensor([rank, 1])), xmp.all_reduce(half)
 
 
-def test_torch_tensors_stay_tensors() -> None:
-    total, half = replicas(torch_tensor_in_jax)[0]
+def test_torch_tensors_stay_tensors(found: dict[str, list[Any]]) -> None:
+    total, half = found["torch_tensor_in_jax"][0]
     assert type(total).__name__ == type(half).__name__ == "Tensor"
     assert (total.tolist(), half.tolist()) == ([1, 2], [2.0, 2.0])
     assert str(half.dtype) == "torch.bfloat16"
 
 
-def test_what_is_small_does_not_need_the_devices() -> None:
+def without_devices(rank: int) -> bool:
+    from jax._src import xla_bridge
+
+    xmp.barrier()
+    assert xmp.all_reduce(1.5) == 3.0
+    assert xmp.broadcast("x" * rank, 1) == "x"
+    return bool(xla_bridge.backends_are_initialized())
+
+
+def test_what_is_small_does_not_need_the_devices(found: dict[str, list[Any]]) -> None:
     """A barrier and numbers go through the coordinator: the backend stays down."""
-
-    def without_devices(rank: int) -> bool:
-        from jax._src import xla_bridge
-
-        xmp.barrier()
-        assert xmp.all_reduce(1.5) == 3.0
-        assert xmp.broadcast("x" * rank, 1) == "x"
-        return bool(xla_bridge.backends_are_initialized())
-
-    assert replicas(without_devices) == [False, False]
+    assert found["without_devices"] == [False, False]
 
 
 def test_alone_a_jax_program_is_a_world_of_one() -> None:

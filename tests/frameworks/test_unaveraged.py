@@ -12,6 +12,7 @@ import pytest
 import xmp
 from tests.support.averaging import are_equal, inputs, net
 from tests.support.frameworks import ddp_replicas as replicas
+from tests.support.frameworks import together
 
 
 def trains_around(rank: int) -> dict[str, Any]:
@@ -50,11 +51,25 @@ def trains_around(rank: int) -> dict[str, Any]:
     return seen
 
 
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Any]]:
+    """What each function returns in two replicas; one launch for all."""
+    return together(
+        replicas,
+        trains_around,
+        forgets_either_way,
+        ends_an_epoch_within_no_sync,
+        changes,
+        wraps_again,
+        nprocs=2,
+    )
+
+
 SILENT = {"usual", "two forwards, one backward", "inner again, said once", "first backward"}
 
 
-def test_a_backward_that_averages_nothing_is_warned_of_once() -> None:
-    first, second = replicas(trains_around, nprocs=2)
+def test_a_backward_that_averages_nothing_is_warned_of_once(found: dict[str, list[Any]]) -> None:
+    first, second = found["trains_around"]
     assert first.keys() == second.keys()
     for name, (texts, in_this_file, averaged) in second.items():
         if name in SILENT | {"within no_sync", "closing"}:
@@ -96,10 +111,13 @@ def forgets_to_average(rank: int, static_graph: bool) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("static_graph", [False, True])
-def test_steps_within_no_sync_alone_are_warned_of_once(static_graph: bool) -> None:
-    for texts in replicas(forgets_to_average, static_graph, nprocs=2):
-        (text,) = texts
+def forgets_either_way(rank: int) -> list[list[str]]:
+    return [forgets_to_average(rank, static_graph) for static_graph in (False, True)]
+
+
+def test_steps_within_no_sync_alone_are_warned_of_once(found: dict[str, list[Any]]) -> None:
+    for (text,), (static,) in found["forgets_either_way"]:
+        assert static == text
         assert text.startswith(
             "xmp: an optimizer has made a step with gradients of a backward() within"
         )
@@ -153,9 +171,11 @@ def ends_an_epoch_within_no_sync(rank: int) -> tuple[list[str], bool, int, int]:
     return [str(each.message) for each in caught], same, during - before, len(hooks) - before
 
 
-def test_what_changes_parameters_within_no_sync_without_a_step_is_no_mistake() -> None:
+def test_what_changes_parameters_within_no_sync_without_a_step_is_no_mistake(
+    found: dict[str, list[Any]],
+) -> None:
     expected: Any = ([], True, 1, 0)
-    assert replicas(ends_an_epoch_within_no_sync, nprocs=2) == [expected] * 2
+    assert found["ends_an_epoch_within_no_sync"] == [expected] * 2
 
 
 def changes(rank: int) -> dict[str, str]:
@@ -213,8 +233,10 @@ def changes(rank: int) -> dict[str, str]:
     return said
 
 
-def test_parameters_that_training_would_not_average_are_an_error_at_the_next_call() -> None:
-    for said in replicas(changes, nprocs=2):
+def test_parameters_that_training_would_not_average_are_an_error_at_the_next_call(
+    found: dict[str, list[Any]],
+) -> None:
+    for said in found["changes"]:
         for name, parameters in {
             "added": "3.weight, 3.bias",
             "replaced": "2.weight",
@@ -241,8 +263,10 @@ def wraps_again(rank: int) -> Any:
     return left, are_equal(model.module), model.module[0].weight is weight
 
 
-def test_a_wrapper_that_is_replaced_leaves_nothing_at_the_model() -> None:
-    for left, averaged, same in replicas(wraps_again, nprocs=2):
+def test_a_wrapper_that_is_replaced_leaves_nothing_at_the_model(
+    found: dict[str, list[Any]],
+) -> None:
+    for left, averaged, same in found["wraps_again"]:
         assert left == ([True, True], 1)
         assert averaged
         assert same

@@ -7,7 +7,7 @@ from typing import Any
 
 import xmp
 
-__all__ = ["LOCK", "OPS", "ddp_replicas", "replicas"]
+__all__ = ["LOCK", "OPS", "ddp_replicas", "in_turn", "replicas", "together"]
 
 LOCK = threading.Lock()
 """For replicas that are threads of one process."""
@@ -28,3 +28,17 @@ def ddp_replicas(fn: Any, *args: Any, nprocs: int = 2, **options: Any) -> list[A
     """
     xmp.preload("torch._dynamo")
     return replicas(fn, *args, runtime="cpu", nprocs=nprocs, **options)
+
+
+def in_turn(rank: int, functions: tuple[Any, ...]) -> dict[str, Any]:
+    """What each function returns in this replica."""
+    return {fn.__name__: fn(rank) for fn in functions}
+
+
+def together(launch: Any, *functions: Any, **options: Any) -> dict[str, list[Any]]:
+    """What each function returns in every replica; one launch calls all of them in turn.
+
+    To start replicas that connect is most of what a launch costs.
+    """
+    found = launch(in_turn, functions, **options)
+    return {fn.__name__: [each[fn.__name__] for each in found] for fn in functions}
