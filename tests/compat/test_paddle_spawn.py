@@ -18,7 +18,7 @@ import pytest
 import xmp
 import xmp.compat.paddle as dist
 from tests.support.launching import nothing_started
-from tests.support.stage import Script, Stage
+from tests.support.stage import Script
 from xmp._calls.verbs import host_facts
 from xmp._plan.runtimes._cores import usable_cores
 
@@ -220,32 +220,6 @@ def test_a_program_of_jax_starts_no_torch(script: Script) -> None:
         timeout=90,
     )
     assert done.out == "[(2, 2.0, False), (2, 2.0, False)]\n", done.err
-
-
-HOST = """
-import json, sys, warnings
-import xmp
-import xmp.compat.paddle as dist
-
-def meet():
-    return xmp.rank(), xmp.world_size(), xmp.all_reduce(1 + xmp.rank())
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    here = {"node_ip": sys.argv[1], "started_port": int(sys.argv[2]), "runtime": "cpu"}
-    print(json.dumps(list(dist.spawn(meet, nprocs=2, ips="127.0.0.2,127.0.0.3", **here).results())))
-"""
-
-
-def test_two_hosts_are_one_job(stage: Stage) -> None:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = str(probe.getsockname()[1])
-    hosts = [stage.start(HOST, address, port) for address in ("127.0.0.2", "127.0.0.3")]
-    found = [stage.outcome(each, 90).json() for each in hosts]
-    assert found == [[[rank, 4, 10] for rank in ranks] for ranks in ((0, 1), (2, 3))]
 
 
 def test_the_addresses_of_this_host() -> None:

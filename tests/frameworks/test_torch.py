@@ -20,8 +20,9 @@ import xmp
 from tests.support.frameworks import ddp_replicas
 from tests.support.frameworks import replicas as any_replicas
 from tests.support.launching import METHODS
+from tests.support.stage import Stage
 
-replicas = partial(any_replicas, runtime="cpu", nprocs=4)
+replicas = partial(any_replicas, runtime="cpu", nprocs=2)
 
 
 def listeners() -> set[str]:
@@ -72,8 +73,8 @@ def five_rounds(rank: int) -> list[float]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_init_and_destroy_work_again_and_again(method: str) -> None:
-    expected = [6.0, 10.0, 14.0, 18.0, 22.0]
-    assert replicas(five_rounds, start_method=method) == [expected] * 4
+    expected = [1.0, 3.0, 5.0, 7.0, 9.0]
+    assert replicas(five_rounds, start_method=method) == [expected] * 2
 
 
 def torchs_own_tutorial(rank: int, world_size: int) -> float:
@@ -115,7 +116,7 @@ def torchs_own_tutorial(rank: int, world_size: int) -> float:
 def test_torchs_tutorial_with_its_own_port_is_unchanged() -> None:
     with open(Path(tempfile.gettempdir(), f"xmp-tests-12355-{os.geteuid()}"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # another session of these tests has the same port
-        weights = replicas(torchs_own_tutorial, 2, nprocs=2)
+        weights = ddp_replicas(torchs_own_tutorial, 2)
     assert weights[0] == weights[1]
 
 
@@ -133,7 +134,7 @@ def tcp_of_its_own(rank: int, port: int) -> int:
 
 def test_a_tcp_address_of_its_own_is_torchs_business() -> None:
     with free_port() as port:
-        assert replicas(tcp_of_its_own, port, nprocs=3) == [3] * 3
+        assert replicas(tcp_of_its_own, port) == [1] * 2
 
 
 def by_another_name(rank: int) -> int:
@@ -143,7 +144,7 @@ def by_another_name(rank: int) -> int:
 
 
 def test_the_planned_port_under_another_name_of_this_host_is_the_planned_one() -> None:
-    assert replicas(by_another_name, nprocs=3) == [3] * 3
+    assert replicas(by_another_name) == [2] * 2
 
 
 def first_some_then_all(rank: int) -> list[int]:
@@ -162,7 +163,7 @@ def first_some_then_all(rank: int) -> list[int]:
 
 
 def test_a_group_of_some_does_not_disturb_the_next_of_all() -> None:
-    assert replicas(first_some_then_all) == [[2, 4], [2, 4], [4], [4]]
+    assert replicas(first_some_then_all, nprocs=3) == [[2, 3], [2, 3], [3]]
 
 
 def only_meet(rank: int) -> int:
@@ -173,7 +174,7 @@ def only_meet(rank: int) -> int:
 def test_a_fast_rank_zero_does_not_take_the_store_from_those_still_connecting(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    for _ in range(4):
+    for _ in range(2):
         assert replicas(only_meet, nprocs=8) == list(range(8))
     noise = [line for line in capfd.readouterr().err.splitlines() if "[Gloo]" not in line]
     assert not [line for line in noise if "TCPStore" in line or "socket" in line.lower()]
@@ -201,7 +202,7 @@ def is_ready(rank: int) -> tuple[bool, str]:
 
 
 def test_the_group_that_was_asked_for_is_ready_when_the_function_starts() -> None:
-    assert replicas(is_ready, nprocs=2, backend="gloo") == [(True, "gloo")] * 2
+    assert replicas(is_ready, backend="gloo") == [(True, "gloo")] * 2
 
 
 def init_twice(rank: int) -> tuple[bool, int]:
@@ -214,7 +215,7 @@ def init_twice(rank: int) -> tuple[bool, int]:
 
 
 def test_init_process_group_does_nothing_the_second_time() -> None:
-    assert replicas(init_twice, nprocs=2) == [(True, 2)] * 2
+    assert replicas(init_twice) == [(True, 2)] * 2
 
 
 def trains_and_destroys(rank: int) -> None:
@@ -290,10 +291,36 @@ def test_a_cuda_tensor_as_an_argument_is_the_launchers_own(start_method: str) ->
 # --- in the caller -----------------------------------------------------------------------------
 
 
-def test_in_the_caller_torch_and_descriptors_are_as_before(tmp_path: Path) -> None:
-    code = """
-import os
-import xmp
+IN_THE_CALLER = """
+import os, sys, traceback
+import in_script, xmp
+
+def mine(*error):
+    sys.stderr.write("mine\\n")
+
+def threads():
+    return {in_script.comm(f"self/task/{task}") for task in os.listdir("/proc/self/task")}
+
+def group():
+    xmp.spawn(lambda rank: None, nprocs=1, runtime="cpu", backend="gloo")
+    assert not {each for each in threads() if "gloo" in each}, threads()
+    assert sys.excepthook is mine, sys.excepthook
+
+def forms_a_group(rank):
+    import torch.distributed as dist
+    xmp.init_process_group()
+    assert dist.is_initialized()
+    assert sys.excepthook is not mine, "torch no longer replaces it"
+
+def sets_another(rank):
+    xmp.init_process_group()
+    sys.excepthook = print
+
+def hook():
+    xmp.spawn(forms_a_group, nprocs=1, runtime="cpu")
+    assert sys.excepthook is mine, sys.excepthook
+    xmp.spawn(sets_another, nprocs=1, runtime="cpu")
+    assert sys.excepthook is print, "what the function itself sets stays"
 
 def use(rank):
     import torch
@@ -307,19 +334,47 @@ def leave_alone(rank):
 def numbers():
     return sorted(os.listdir("/proc/self/fd"))
 
-assert xmp.spawn(use, nprocs=1, runtime="cpu")[0] == 2
-import torch.distributed as dist
-import torch.distributed.rendezvous
-import sys
-module = sys.modules["torch.distributed.rendezvous"]
-before = numbers()
-for fn in (use, leave_alone, use):
-    xmp.spawn(fn, nprocs=1, runtime="cpu")
-    assert not dist.is_initialized()
-    assert module._create_c10d_store.__module__ == "torch.distributed.rendezvous"
-    assert numbers() == before, (before, numbers())
+def state():
+    assert xmp.spawn(use, nprocs=1, runtime="cpu")[0] == 2
+    import torch.distributed as dist
+    import torch.distributed.rendezvous
+    module = sys.modules["torch.distributed.rendezvous"]
+    before = numbers()
+    for fn in (use, leave_alone, use):
+        xmp.spawn(fn, nprocs=1, runtime="cpu")
+        assert not dist.is_initialized()
+        assert module._create_c10d_store.__module__ == "torch.distributed.rendezvous"
+        assert numbers() == before, (before, numbers())
+
+sys.excepthook = mine
+for check in (group, hook, state):
+    said = ""
+    try:
+        check()
+    except Exception:
+        said = traceback.format_exc()
+    in_script.say(**{check.__name__: said})
+sys.excepthook = sys.__excepthook__
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def in_the_caller(shared_stage: Stage) -> dict[str, str]:
+    """What went wrong in each check; one interpreter makes all, the first launch imports torch."""
+    return shared_stage.run(IN_THE_CALLER).said
+
+
+def test_a_group_in_the_caller_ends_with_its_function(in_the_caller: dict[str, str]) -> None:
+    """Also where the function's launch was the first to import torch."""
+    assert in_the_caller["group"] == ""
+
+
+def test_a_launch_in_this_process_gives_the_excepthook_back(in_the_caller: dict[str, str]) -> None:
+    assert in_the_caller["hook"] == ""
+
+
+def test_in_the_caller_torch_and_descriptors_are_as_before(in_the_caller: dict[str, str]) -> None:
+    assert in_the_caller["state"] == ""
 
 
 # --- without a launcher ------------------------------------------------------------------------

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import xmp
 from tests.support.frameworks import replicas as any_replicas
+from tests.support.frameworks import together
 from tests.support.stage import Stage
 
 replicas = partial(any_replicas, runtime="cpu")
@@ -37,8 +34,18 @@ def forms_its_group(rank: int) -> Any:
     return dist.group.WORLD is group, dist.get_backend(), limits.total_seconds()
 
 
-def test_torchs_habits_are_taken_and_another_backend_is_an_error() -> None:
-    assert replicas(forms_its_group, nprocs=2) == [(True, "gloo", 77.0)] * 2
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Any]]:
+    """What each function returns in two replicas; one launch, the first forms no group."""
+    return together(
+        replicas, has_no_such_backend, forms_its_group, misuses_groups, samples, its_host, nprocs=2
+    )
+
+
+def test_torchs_habits_are_taken_and_another_backend_is_an_error(
+    found: dict[str, list[Any]],
+) -> None:
+    assert found["forms_its_group"] == [(True, "gloo", 77.0)] * 2
 
 
 def has_no_such_backend(rank: int) -> str:
@@ -50,8 +57,10 @@ def has_no_such_backend(rank: int) -> str:
     return str(caught.value)
 
 
-def test_a_backend_that_torch_does_not_have_is_refused_with_those_it_has() -> None:
-    (text,) = set(replicas(has_no_such_backend, nprocs=2))
+def test_a_backend_that_torch_does_not_have_is_refused_with_those_it_has(
+    found: dict[str, list[Any]],
+) -> None:
+    (text,) = set(found["has_no_such_backend"])
     assert text.startswith("backend is 'glou'")
     assert "'gloo'" in text
 
@@ -137,23 +146,6 @@ def test_a_world_of_one_forms_a_group_of_one_on_loopback(
     assert alone[f"{backend} {variables}"] == ""
 
 
-IN_THE_CALLER = """
-import os
-import xmp
-
-def threads():
-    return {open(f"/proc/self/task/{n}/comm").read().strip() for n in os.listdir("/proc/self/task")}
-
-xmp.spawn(lambda rank: None, nprocs=1, runtime="cpu", backend="gloo")
-assert not {each for each in threads() if "gloo" in each}, threads()
-"""
-
-
-def test_a_group_in_the_caller_ends_with_its_function(tmp_path: Path) -> None:
-    """Also where the function's launch was the first to import torch."""
-    subprocess.run([sys.executable, "-c", IN_THE_CALLER], check=True, timeout=60, cwd=tmp_path)
-
-
 # --- groups of some replicas ---------------------------------------------------------------------
 
 
@@ -213,8 +205,8 @@ def misuses_groups(rank: int) -> list[str]:
     return texts
 
 
-def test_a_misused_group_is_an_error_that_says_how() -> None:
-    member, outsider = replicas(misuses_groups, nprocs=2)
+def test_a_misused_group_is_an_error_that_says_how(found: dict[str, list[Any]]) -> None:
+    member, outsider = found["misuses_groups"]
     assert member[0] == "ValueError: src is 1; the group has the (global) ranks 0"
     assert "rank 1 is not in the group" in outsider[0]
     for texts in (member, outsider):
@@ -235,45 +227,8 @@ def its_host(rank: int) -> Any:
     return again, ranks, total, xmp.rank(xmp.local_group()), after, xmp.all_gather(rank)
 
 
-def test_on_one_host_the_local_group_is_the_world() -> None:
-    assert replicas(its_host, nprocs=2) == [(True, [0, 1], 2, rank, 2, [0, 1]) for rank in range(2)]
-
-
-TWO_HOSTS = """
-    import in_script, xmp
-
-    def its_host(rank):
-        import torch.distributed as dist
-
-        group = xmp.local_group()
-        place = xmp.rank(group), xmp.world_size(group), xmp.local_group() is group
-        members = xmp.all_gather(rank, group)
-        summed = xmp.all_reduce(rank, group=group), xmp.all_reduce(rank)
-        sent = xmp.broadcast(rank, members[1], group)
-        xmp.barrier()
-        dist.destroy_process_group()
-        again = xmp.all_gather(rank, xmp.local_group()) == members
-        xmp.barrier()
-        return [place, members, summed, sent, again]
-
-    if __name__ == "__main__":
-        in_script.say(seen=list(xmp.spawn(its_host, nprocs=2, runtime="cpu", timeout=60)))
-"""
-
-
-def test_on_two_hosts_the_local_group_is_each_hosts_own(stage: Stage) -> None:
-    with socket.create_server(("127.0.0.2", 0)) as free:
-        port = str(free.getsockname()[1])
-    common = {"NNODES": "2", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": port}
-    hosts = [stage.start(TWO_HOSTS, env={**common, "NODE_RANK": str(n)}) for n in range(2)]
-    for index, host in enumerate(hosts):
-        outcome = stage.outcome(host, 120)
-        assert outcome.code == 0, outcome.err
-        ranks = [2 * index, 2 * index + 1]
-        assert outcome.said["seen"] == [
-            [[local, 2, True], ranks, [sum(ranks), 6], ranks[1], True] for local in range(2)
-        ]
-    stage.gone()
+def test_on_one_host_the_local_group_is_the_world(found: dict[str, list[Any]]) -> None:
+    assert found["its_host"] == [(True, [0, 1], 2, rank, 2, [0, 1]) for rank in range(2)]
 
 
 # --- what replica() says -------------------------------------------------------------------------
@@ -288,8 +243,8 @@ def samples(rank: int) -> Any:
     return list(sampler), place, replica.endpoint, replica.endpoints
 
 
-def test_a_sampler_gets_its_part_of_the_data() -> None:
-    assert replicas(samples, nprocs=2) == [
+def test_a_sampler_gets_its_part_of_the_data(found: dict[str, list[Any]]) -> None:
+    assert found["samples"] == [
         ([0, 2, 4], ("cpu", 0, 0), "", ()),
         ([1, 3, 5], ("cpu", 0, 1), "", ()),
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -311,38 +310,6 @@ def test_importing_a_module_that_decorates_starts_nothing(
 
 
 # --- hosts that the call names -------------------------------------------------------------------
-
-HOSTS = """
-    import os, sys
-    import in_script, xmp
-
-    @xmp.launcher(
-        nprocs=2, runtime=sys.argv[1], timeout=60,
-        rank_start=int(sys.argv[2]), world_size=4, master_ip="127.0.0.2", port=int(sys.argv[3]),
-    )
-    def train(x):
-        total = xmp.all_reduce(float(xmp.rank()))
-        xmp.barrier()
-        return xmp.rank(), xmp.host_index(), float(total) * x
-
-    if __name__ == "__main__":
-        before = dict(os.environ)
-        results = train(2)
-        in_script.say(results=results, same=dict(os.environ) == before)
-"""
-
-
-@pytest.mark.parametrize("runtime", ["cpu", "jax"])
-def test_hosts_of_a_larger_world_meet_where_the_call_says(stage: Stage, runtime: str) -> None:
-    with socket.create_server(("127.0.0.2", 0)) as free:
-        port = str(free.getsockname()[1])
-    hosts = [stage.start(HOSTS, runtime, str(start), port) for start in (0, 2)]
-    for index, process in enumerate(hosts):
-        outcome = stage.outcome(process, 120)
-        assert outcome.code == 0, outcome.err
-        ranks = (2 * index, 2 * index + 1)
-        assert outcome.said == {"results": [[rank, index, 12.0] for rank in ranks], "same": True}
-    stage.gone()
 
 
 def test_a_world_that_is_this_host_needs_no_address() -> None:
