@@ -97,6 +97,7 @@ INTERRUPTED = """
 
 
 @pytest.mark.failing
+@pytest.mark.peers
 def test_ctrl_c_ends_as_lightning_ends(stage: Stage) -> None:
     process = stage.start(INTERRUPTED)
     stage.in_function(process, replicas=2)

@@ -23,8 +23,14 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.failing
 
-STARTERS = [("xmp", "forkserver"), ("compat", "forkserver"), ("compat", "fork"), ("torch", "fork")]
-"""What a method changes is tested in the launcher's room (test_contexts, test_first_failure)."""
+STARTERS = [
+    ("xmp", "forkserver"),
+    ("compat", "forkserver"),
+    pytest.param(("compat", "fork"), marks=pytest.mark.methods),
+    pytest.param(("torch", "fork"), marks=pytest.mark.peers),
+]
+"""What a method changes is tested in the launcher's room (test_contexts, test_first_failure). The
+cases stay true of torch itself while it is the same torch."""
 Start = Callable[..., Any]
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tests.support.stage import Stage
@@ -27,8 +31,8 @@ MANY = """
             time.sleep(0.005)
         ports = []
         for _ in range(6):
-            results = list(xmp.spawn(meet, nprocs=4, runtime="cpu"))
-            assert [r[0] for r in results] == [10.0] * 4, results
+            results = list(xmp.spawn(meet, nprocs=2, runtime="cpu"))
+            assert [r[0] for r in results] == [3.0] * 2, results
             ports.append(results[0][1])
         in_script.say(ports=ports)
 """
@@ -51,7 +55,8 @@ LISTENING = """
         xmp.init_process_group()
         xmp.all_reduce(rank + 1.0)
         xmp.barrier()
-        found = in_script.listening()
+        port = int(os.environ.get("MASTER_PORT", 0))
+        found = in_script.listening(), os.getpid(), in_script.holders(port)
         xmp.barrier()
         return found
 
@@ -61,57 +66,52 @@ LISTENING = """
         raise ValueError("any")
 
     if __name__ == "__main__":
-        runtime = sys.argv[1]
+        options = {"runtime": sys.argv[1], "start_method": sys.argv[2]}
         before = in_script.listening()
-        in_script.say(during=list(xmp.spawn(look, nprocs=3, runtime=runtime)))
+        during, pids, holders = zip(*xmp.spawn(look, nprocs=3, **options))
+        in_script.say(during=during, pids=pids, holders=holders)
         in_script.say(before=before, after=in_script.listening())
         try:
-            xmp.spawn(fail, nprocs=2, runtime=runtime)
+            xmp.spawn(fail, nprocs=2, **options)
         except xmp.ReplicaRaised:
             in_script.say(after_failure=in_script.listening())
 """
+Listens = Callable[[str, str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def listens(shared_stage: Stage) -> Listens:
+    """What the program says with a runtime and a start method; one run for each."""
+
+    @functools.cache
+    def run(runtime: str, method: str) -> dict[str, Any]:
+        return shared_stage.run(LISTENING, runtime, method, timeout=90).said
+
+    return run
 
 
 def addresses(found: list[list[object]]) -> set[str]:
     return {str(address) for address, _ in found}
 
 
-SERVED = """
-    import os, sys
-    import in_script, xmp
-
-    def look(rank):
-        xmp.init_process_group()
-        xmp.barrier()
-        found = in_script.holders(int(os.environ["MASTER_PORT"]))
-        xmp.barrier()
-        return [os.getpid(), found]
-
-    if __name__ == "__main__":
-        results = xmp.spawn(look, nprocs=3, runtime="cpu", start_method=sys.argv[1])
-        in_script.say(found=list(results))
-"""
-
-
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
-def test_only_rank_0_holds_the_socket_that_the_others_call(stage: Stage, method: str) -> None:
+def test_only_rank_0_holds_the_socket_that_the_others_call(listens: Listens, method: str) -> None:
     """With a copy elsewhere, a call after rank 0 has died would hang instead of being refused."""
-    found = stage.run(SERVED, method, timeout=60).said["found"]
-    first = found[0][0]
-    assert [holders for _, holders in found] == [[first]] * 3
+    said = listens("cpu", method)
+    assert said["holders"] == [[said["pids"][0]]] * 3
 
 
-def test_torch_listens_on_loopback_only(stage: Stage) -> None:
-    said = stage.run(LISTENING, "cpu", timeout=60).said
+def test_torch_listens_on_loopback_only(listens: Listens) -> None:
+    said = listens("cpu", "forkserver")
     for replica in said["during"]:
         assert addresses(replica) <= {"127.0.0.1", "::1"}
     assert addresses(said["during"][0])  # rank 0 serves the store
     assert said["before"] == said["after"] == said["after_failure"] == []
 
 
-def test_jax_coordinator_listens_on_loopback_only(stage: Stage) -> None:
+def test_jax_coordinator_listens_on_loopback_only(listens: Listens) -> None:
     """Its collectives use the host name's address: the exception that the plan names."""
-    said = stage.run(LISTENING, "jax", timeout=90).said
+    said = listens("jax", "forkserver")
     assert said["before"] == said["after"] == said["after_failure"] == []
     for replica in said["during"]:
         assert "0.0.0.0" not in addresses(replica)

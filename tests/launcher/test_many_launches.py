@@ -8,7 +8,7 @@ from tests.support.stage import Outcome, Stage
 
 pytestmark = pytest.mark.failing
 
-TEN = """
+SEVERAL = """
     import os, sys, time
     import torch, jax, in_script, xmp
 
@@ -20,8 +20,8 @@ TEN = """
     if __name__ == "__main__":
         in_script.say(before=in_script.belongings())
         rounds, held, templates = [], [], []
-        for nprocs, runtime in ((2, "cpu"), (2, "jax"), (4, "cpu"), (4, "jax"), (8, "cpu"),
-                                (8, "jax"), (2, "cpu"), (4, "jax"), (8, "cpu"), (2, "jax")):
+        for nprocs, runtime in ((2, "cpu"), (2, "jax"), (4, "cpu"), (3, "jax"), (8, "cpu"),
+                                (2, "jax"), (2, "cpu")):
             rounds.append(list(xmp.spawn(step, nprocs=nprocs, runtime=runtime)))
             held.append(in_script.belongings())
             templates.append(in_script.templates())
@@ -29,34 +29,34 @@ TEN = """
         xmp.shutdown()
         in_script.say(after=in_script.belongings())
 """
-SIZES = (2, 2, 4, 4, 8, 8, 2, 4, 8, 2)
+SIZES = (2, 2, 4, 3, 8, 2, 2)
 
 
 @pytest.fixture(scope="module")
-def ten(shared_stage: Stage) -> Outcome:
-    return shared_stage.run(TEN, timeout=100)
+def several(shared_stage: Stage) -> Outcome:
+    return shared_stage.run(SEVERAL, timeout=100)
 
 
-def test_same_results(ten: Outcome) -> None:
-    for size, results in zip(SIZES, ten.said["rounds"], strict=True):
+def test_same_results(several: Outcome) -> None:
+    for size, results in zip(SIZES, several.said["rounds"], strict=True):
         total = size * (size + 1) / 2
         assert results == [[total, list(range(size)), size, True]] * size
 
 
-def test_no_template_is_started_after_the_second_spawn(ten: Outcome) -> None:
-    seen = ten.said["templates"]
+def test_no_template_is_started_after_the_second_spawn(several: Outcome) -> None:
+    seen = several.said["templates"]
     assert all(pids == seen[1] for pids in seen[1:])
 
 
-def test_nothing_more_is_held_than_after_the_first_round(ten: Outcome) -> None:
+def test_nothing_more_is_held_than_after_the_first_round(several: Outcome) -> None:
     """Of the first two, one for each framework."""
-    first = ten.said["held"][1]
-    for held in ten.said["held"][2:]:
+    first = several.said["held"][1]
+    for held in several.said["held"][2:]:
         assert held == first
 
 
-def test_after_the_template_has_gone_nothing_is_left(ten: Outcome) -> None:
-    before, after = ten.said["before"], ten.said["after"]
+def test_after_the_template_has_gone_nothing_is_left(several: Outcome) -> None:
+    before, after = several.said["before"], several.said["after"]
     assert after == before
 
 
@@ -125,7 +125,7 @@ THREADS = """
             try:
                 method = ("forkserver", "spawn")[name % 2]
                 found[name] = [list(xmp.spawn(work, (name,), nprocs=2, runtime="cpu",
-                                              start_method=method)) for _ in range(5)]
+                                              start_method=method)) for _ in range(3)]
             except BaseException as error:
                 errors.append(repr(error))
 
@@ -142,7 +142,7 @@ def test_threads_that_spawn_at_once(stage: Stage) -> None:
     said = stage.run(THREADS, timeout=60).said
     assert said["errors"] == []
     for name in range(4):
-        assert said["found"][str(name)] == [[[name, 0], [name, 1]]] * 5
+        assert said["found"][str(name)] == [[[name, 0], [name, 1]]] * 3
     assert said["templates"] == 1
 
 

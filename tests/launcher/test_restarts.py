@@ -21,22 +21,22 @@ pytestmark = pytest.mark.failing
 
 
 def fails_twice(rank: int) -> tuple[int, int, str]:
-    if rank == 2 and xmp.restart_count() < 2:
+    if rank == 1 and xmp.restart_count() < 2:
         raise ValueError(f"attempt {xmp.restart_count()}")
     return xmp.restart_count(), os.getpid(), os.environ["MASTER_PORT"]
 
 
 @pytest.mark.each_method
 def test_all_replicas_are_started_again(method: str, capfd: pytest.CaptureFixture[str]) -> None:
-    results = launch(method, fails_twice, nprocs=4, max_restarts=3)
-    assert [count for count, _, _ in results] == [2] * 4
-    assert len({pid for _, pid, _ in results}) == 4
+    results = launch(method, fails_twice, max_restarts=3)
+    assert [count for count, _, _ in results] == [2] * 2
+    assert len({pid for _, pid, _ in results}) == 2
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("xmp: ")]
     assert lines == [
-        "xmp: restart 1 of 3: rank 2 raised ValueError: attempt 0",
-        "xmp: restart 2 of 3: rank 2 raised ValueError: attempt 1",
+        "xmp: restart 1 of 3: rank 1 raised ValueError: attempt 0",
+        "xmp: restart 2 of 3: rank 1 raised ValueError: attempt 1",
     ]
-    assert all(results.timeline[rank].seconds()["entered"] > 0 for rank in range(4))
+    assert all(results.timeline[rank].seconds()["entered"] > 0 for rank in range(2))
 
 
 def test_each_attempt_has_ports_and_a_supervisor_of_its_own(method: str, tmp_path: Path) -> None:
@@ -85,13 +85,13 @@ def test_without_a_failure_there_is_no_history(method: str) -> None:
 def test_events_tell_of_all_attempts(method: str, ends: str) -> None:
     seen: list[xmp.Event] = []
     if ends == "well":
-        launch(method, fails_twice, nprocs=4, max_restarts=2, events=seen.append)
+        launch(method, fails_twice, max_restarts=2, events=seen.append)
     else:
-        failure(method, fails_twice, nprocs=4, max_restarts=1, events=seen.append)
+        failure(method, fails_twice, max_restarts=1, events=seen.append)
     last = 2 if ends == "well" else 1
     launches = [(event.name, event.restart) for event in seen if event.name == "planned"]
     assert launches == [("planned", count) for count in range(last + 1)]
-    assert [event.rank for event in seen if event.name == "verdict"] == [2, 2]
+    assert [event.rank for event in seen if event.name == "verdict"] == [1, 1]
     assert [event.name for event in seen].index("finished") == len(seen) - 1
     assert seen[-1].message == ("" if ends == "well" else "ReplicaRaised")
     assert len({event.launch_id for event in seen}) == 1

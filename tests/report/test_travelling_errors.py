@@ -128,15 +128,20 @@ def waits(rank: int) -> None:
     never_returns()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_time_out(way: str) -> None:
+@pytest.fixture(scope="module")
+def late() -> xmp.ReplicaTimeout:
     with pytest.raises(xmp.ReplicaTimeout) as caught:
         launch("forkserver", waits, timeout=2)
-    other = WAYS[way](caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_time_out(way: str, late: xmp.ReplicaTimeout) -> None:
+    other = WAYS[way](late)
     assert type(other) is xmp.ReplicaTimeout
     assert isinstance(other, TimeoutError)
-    assert str(other) == str(caught.value)
-    assert other.stacks == caught.value.stacks
+    assert str(other) == str(late)
+    assert other.stacks == late.stacks
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -149,17 +154,22 @@ def test_other_errors(way: str) -> None:
     assert repr(other.history) == repr(error.history)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_context_stays_where_it_is(way: str) -> None:
+def test_a_context_stays_where_it_is() -> None:
     with launch("forkserver", waits, join=False) as context:
-        with pytest.raises(TypeError, match="a ProcessContext cannot be pickled or copied"):
-            WAYS[way](context)
+        for way in WAYS.values():
+            with pytest.raises(TypeError, match="a ProcessContext cannot be pickled or copied"):
+                way(context)
+
+
+@pytest.fixture(scope="module")
+def touchy() -> list[xmp.ReplicaError]:
+    return [failure("forkserver", fn) for fn in (raises_what_has_no_truth, raises_touchy)]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_cause_without_a_truth_value(way: str) -> None:
-    for fn in (raises_what_has_no_truth, raises_touchy):
-        error = WAYS[way](failure("forkserver", fn))
+def test_a_cause_without_a_truth_value(way: str, touchy: list[xmp.ReplicaError]) -> None:
+    for given in touchy:
+        error = WAYS[way](given)
         assert isinstance(error, xmp.ReplicaRaised)
         assert error.__cause__ is not None
     assert isinstance(error.__cause__, Touchy)
