@@ -39,7 +39,9 @@ def lines(done: Outcome) -> list[Any]:
     return sorted(json.loads(line) for line in done.out.splitlines())
 
 
-@pytest.mark.parametrize("options", [(), ("--start-method", "spawn")])
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--start-method", "spawn"), marks=pytest.mark.methods)]
+)
 def test_under_xmp_run_too(stage: Stage, options: tuple[str, ...]) -> None:
     stage.write(DECORATED, "train.py")
     assert lines(run(stage, "-n", "2", *options, "train.py")) == BOTH
