@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import collections
-import subprocess
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from tests.support.stage import Stage
 from xmp._inside.frameworks import _trees
 from xmp._inside.frameworks._reduce import fold, is_array, is_number
 
@@ -101,43 +100,49 @@ def test_what_counts_as_number_and_array() -> None:
 # --- entering torch ----------------------------------------------------------------------------
 
 
-def test_entering_torch_is_free_until_torch_is_used() -> None:
-    code = """
+ENTERS = """
 import os, sys
+import in_script
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
 from xmp._words.replica_info import ReplicaInfo
 from xmp._inside.frameworks import torch_dist
+
+def maker():
+    module = sys.modules["torch.distributed.rendezvous"]
+    return module._create_c10d_store.__module__.partition(".")[0]
+
 info = ReplicaInfo(0, 0, 1, 1, settings={"device_type": "cpu"})
 framework = torch_dist.enter(info)
-assert not {"torch", "numpy", "jax"} & set(sys.modules), "torch was imported"
+in_script.say(imported=sorted({"torch", "numpy", "jax"} & set(sys.modules)))
 import torch.distributed
-module = sys.modules["torch.distributed.rendezvous"]
-assert module._create_c10d_store.__module__.startswith("xmp."), "torch was not readied"
+in_script.say(readied=maker())
 framework.leave()
-assert module._create_c10d_store.__module__.startswith("torch."), "torch was not given back"
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+in_script.say(left=maker())
 
-
-def test_entering_torch_in_vain_changes_nothing() -> None:
-    code = """
-import os, sys
-import torch
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-from xmp._words.replica_info import ReplicaInfo
-from xmp._inside.frameworks import torch_dist
-module = sys.modules["torch.distributed.rendezvous"]
 reader, writer = os.pipe()
 settings = {"device_type": "mtia"}  # a device that this build does not have
 info = ReplicaInfo(0, 0, 1, 1, settings=settings, descriptors={"store": reader})
 try:
     torch_dist.enter(info)
 except (RuntimeError, AssertionError, AttributeError):
-    assert module._create_c10d_store.__module__.startswith("torch."), "torch was not given back"
+    in_script.say(in_vain=maker())
     try:
         os.fstat(reader)
     except OSError:
-        sys.exit(0)
-sys.exit("entered, or kept the listener")
+        in_script.say(listener="closed")
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def enters(shared_stage: Stage) -> dict[str, Any]:
+    """What one process says that enters torch, leaves it, and enters it in vain."""
+    return shared_stage.run(ENTERS).said
+
+
+def test_entering_torch_is_free_until_torch_is_used(enters: dict[str, Any]) -> None:
+    assert enters["imported"] == []
+    assert (enters["readied"], enters["left"]) == ("xmp", "torch")
+
+
+def test_entering_torch_in_vain_changes_nothing(enters: dict[str, Any]) -> None:
+    assert (enters["in_vain"], enters["listener"]) == ("torch", "closed")
