@@ -19,6 +19,9 @@ PROGRAM = """
     def sums(rank, factor=1.0):
         return float(xmp.all_reduce(rank * factor))
 
+    def times(rank, factor=1.0):  # without torch, which each host would import
+        return rank * factor
+
     def waits(rank):
         (HERE / f"in-fn-{rank}").touch()
         in_script.never_returns()
@@ -53,8 +56,13 @@ PROGRAM = """
         while not condition() and time.monotonic() < end:
             time.sleep(0.01)
 
-    def one_after_the_other():
-        return [list(start(sums, factor)) for factor in (1.0, 2.0)]
+    def one_after_the_other(function=sums):
+        first = list(start(function))
+        with start(function, 2.0, join=False) as context:
+            return [first, list(context.results())]
+
+    def without_collectives():
+        return one_after_the_other(times)
 
     def a_context():
         context = start(until_told, join=False)
@@ -67,10 +75,6 @@ PROGRAM = """
         while not context.join(timeout=5):
             pass
         return [early, list(context.results())]
-
-    def a_block():
-        with start(sums, join=False) as context:
-            return list(context.results())
 
     def a_block_that_is_left():
         with contextlib.suppress(ZeroDivisionError), start(waits, join=False) as context:
@@ -91,7 +95,7 @@ PROGRAM = """
         context = start(until_told, join=False)
         everyone_is_in()
         refused = []
-        thread = threading.Thread(target=lambda: refused.append(error_of(start, sums)))
+        thread = threading.Thread(target=lambda: refused.append(error_of(start, times)))
         thread.start()
         thread.join()
         (HERE / f"asked-{HOST}").touch()
@@ -101,14 +105,14 @@ PROGRAM = """
         return [*refused, list(context.results())]
 
     def in_a_fork():
-        before = list(start(sums))
+        before = list(start(times))
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(write, json.dumps(error_of(lambda: list(start(sums)))).encode())
+            os.write(write, json.dumps(error_of(lambda: list(start(times)))).encode())
             os._exit(0)
         os.waitpid(child, 0)
-        return [before, json.loads(os.read(read, 10000)), list(start(sums))]
+        return [before, json.loads(os.read(read, 10000)), list(start(times))]
 
     def inside():
         return list(start(inner, nprocs=1, start_method="spawn"))
@@ -117,12 +121,12 @@ PROGRAM = """
         port = int(os.environ["MASTER_PORT"]) + 1000
         if HOST == 0:
             with socket.create_server(("127.0.0.2", port if port < 65536 else port - 2000)):
-                first = error_of(start, sums)
+                first = error_of(start, times)
                 in_script_until(lambda: (HERE / "failed").exists())
         else:
-            first = error_of(start, sums, start_timeout=1)
+            first = error_of(start, times, start_timeout=1)
             (HERE / "failed").touch()
-        return [first, list(start(sums))]
+        return [first, list(start(times))]
 
     if __name__ == "__main__":
         print(json.dumps(globals()[sys.argv[1]]()))
@@ -140,19 +144,23 @@ def both(placed: Placed, name: str, **how: bool) -> list[object]:
     return placed.said()
 
 
-@pytest.mark.parametrize("file", [True, False])
-def test_launches_one_after_the_other(placed: Placed, file: bool) -> None:
-    """Without a file, as in the cells of a notebook, the functions travel by value."""
-    assert both(placed, "one_after_the_other", file=file) == [[[6.0, 6.0], [12.0, 12.0]]] * 2
+OF_HOSTS = [0.0, 1.0], [2.0, 3.0]
+
+
+def test_launches_one_after_the_other(placed: Placed) -> None:
+    """The second one is joined by the results that its block asks for."""
+    assert both(placed, "one_after_the_other") == [[[6.0, 6.0], [12.0, 12.0]]] * 2
+
+
+def test_launches_of_a_program_without_a_file(placed: Placed) -> None:
+    """As in the cells of a notebook, where functions travel by value."""
+    found = both(placed, "without_collectives", file=False)
+    assert found == [[each, [2 * value for value in each]] for each in OF_HOSTS]
 
 
 def test_a_context_is_asked_before_the_end(placed: Placed) -> None:
     ends = [[False, [0, 1]], [False, [2, 3]]]
     assert both(placed, "a_context") == ends
-
-
-def test_results_in_a_block(placed: Placed) -> None:
-    assert both(placed, "a_block") == [[6.0, 6.0]] * 2
 
 
 def test_a_block_that_one_host_leaves_ends_the_others(placed: Placed) -> None:
@@ -182,7 +190,7 @@ def test_two_at_once_are_refused(placed: Placed) -> None:
 
 def test_a_forked_child_launches_between_two_launches(placed: Placed) -> None:
     found = both(placed, "in_a_fork")
-    assert found == [[[6.0, 6.0], [6.0, 6.0], [6.0, 6.0]]] * 2
+    assert found == [[each] * 3 for each in OF_HOSTS]
 
 
 def test_a_launch_inside_a_replica_is_of_its_host_alone(placed: Placed) -> None:
@@ -194,8 +202,8 @@ def test_a_launch_that_failed_on_one_host_before_they_met(placed: Placed) -> Non
     (kind, text), results = first  # type: ignore[misc]
     assert kind == "PortError", text
     assert "give all hosts of this job another MASTER_PORT" in text
-    assert results == [6.0, 6.0]
+    assert results == OF_HOSTS[0]
     (kind, text), results = second  # type: ignore[misc]
     assert kind == "StartError", text
     assert "host 0" in text
-    assert results == [6.0, 6.0]
+    assert results == OF_HOSTS[1]

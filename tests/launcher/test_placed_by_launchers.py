@@ -16,13 +16,14 @@ from tests.support.stage import Stage
 pytestmark = pytest.mark.hosts
 
 PROGRAM = """
-    import xmp
+    import os, xmp
 
-    def total(rank):
-        return xmp.host_index(), float(xmp.all_reduce(1.0))
+    def place(rank):
+        store = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+        return rank, xmp.host_index(), xmp.world_size(), *store
 
     if __name__ == "__main__":
-        print(list(xmp.spawn(total, nprocs=1, runtime="cpu", start_timeout=40)), flush=True)
+        print(*xmp.spawn(place, nprocs=1, runtime="cpu", start_timeout=40), flush=True)
 """
 FIRST = {"MASTER_ADDR": "127.0.0.2"}
 
@@ -90,5 +91,6 @@ def test_two_hosts_are_one_world(
         for index in range(2)
     ]
     found = [stage.outcome(host, timeout=60) for host in hosts]
-    assert [each.out for each in found] == ["[(0, 2.0)]\n", "[(1, 2.0)]\n"], found
+    expected = [f"{(index, index, 2, '127.0.0.2', port)}\n" for index in range(2)]
+    assert [each.out for each in found] == expected, found
     stage.gone()

@@ -22,21 +22,35 @@ def two(stage: Stage) -> Two:
     return Two(stage)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "fork"])
+# By "forkserver": tests/replica/test_inside_hosts.py.
+@pytest.mark.parametrize("method", ["fork"])
 def test_their_replicas_are_one_world(two: Two, method: str) -> None:
     found = two.both("sums", start_method=method, env={"LOADED": "torch"})
     ranks = [[[0, 0], [1, 0]], [[2, 1], [3, 1]]]
     assert found == [[[*pair, 4, 6.0] for pair in host] for host in ranks]
 
 
-@pytest.mark.parametrize("function", ["fails", "fails_in_a_collective"])
-def test_both_name_the_replica_that_raised(two: Two, function: str) -> None:
-    loaded = "torch" if function == "fails_in_a_collective" else ""
-    for name, text, where, _ in two.both(function, env={"LOADED": loaded}):
-        assert name == "ReplicaRaised", text
-        assert where["rank"] == 3
-        assert "ValueError: no such label" in text
-        assert 'raise ValueError("no such label")' in text
+def names_the_one_that_raised(said: tuple[str, str, dict[str, int], float]) -> None:
+    name, text, where, _ = said
+    assert name == "ReplicaRaised", text
+    assert where["rank"] == 3
+    assert "ValueError: no such label" in text
+    assert 'raise ValueError("no such label")' in text
+
+
+def test_both_name_the_replica_that_raised(two: Two) -> None:
+    for said in two.both("fails"):
+        names_the_one_that_raised(said)
+
+
+def test_both_name_the_replica_that_raised_amid_collectives_of_each_attempt(two: Two) -> None:
+    for index in range(2):
+        two.start(index, "fails_in_collectives", max_restarts=1)
+    for outcome in two.ended():
+        names_the_one_that_raised(said_of(outcome))
+        assert re.search(r"restart 1 of 1: rank 3 on host 1 \(.+\) raised ", outcome.err)
+    sums = {path.name: path.read_text() for path in two.stage.folder.glob("sum-*")}
+    assert sums == {f"sum-{attempt}-{rank}": "6.0" for attempt in (0, 1) for rank in range(4)}
 
 
 def test_both_name_the_replica_that_died(two: Two) -> None:
@@ -45,8 +59,8 @@ def test_both_name_the_replica_that_died(two: Two) -> None:
         assert "SIGKILL" in text
 
 
-@pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize("whom", ["launcher", "supervisor"])
+# The others of each pair: tests/hosts/test_two_namespaces.py.
+@pytest.mark.parametrize(("whom", "index"), [("launcher", 0), ("supervisor", 1)])
 def test_a_host_whose_launcher_or_supervisor_is_killed(two: Two, index: int, whom: str) -> None:
     for host in range(2):
         two.start(host, "waits")
@@ -78,8 +92,8 @@ def test_ctrl_c_on_one_host_ends_both(two: Two) -> None:
 
 
 def test_a_host_with_another_number_of_replicas(two: Two) -> None:
-    two.start(0, "sums")
-    two.start(1, "sums", nprocs=3)
+    two.start(0, "place")
+    two.start(1, "place", nprocs=3)
     for name, text, _, _ in two.said():
         assert name == "PlanError", text
         assert "nprocs is 2 on host 0" in text
@@ -88,7 +102,7 @@ def test_a_host_with_another_number_of_replicas(two: Two) -> None:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_host_that_does_not_come(two: Two, index: int) -> None:
-    two.start(1 - index, "sums", start_timeout=2)
+    two.start(1 - index, "place", start_timeout=2)
     [(name, text, _, _)] = two.said()
     assert name == "StartError", text
     assert f"host {index}" in text
@@ -97,9 +111,9 @@ def test_a_host_that_does_not_come(two: Two, index: int) -> None:
 
 def test_both_restart(two: Two) -> None:
     for index in range(2):
-        two.start(index, "fails_once", max_restarts=1, env={"LOADED": "torch"})
-    for outcome in two.ended(40):
-        assert said_of(outcome) == [[1, 4.0], [1, 4.0]]
+        two.start(index, "fails_once", max_restarts=1)
+    for index, outcome in enumerate(two.ended(40)):
+        assert said_of(outcome) == [[1, 2 * index], [1, 2 * index + 1]]
         assert re.search(r"restart 1 of 1: rank \d on host \d \(.+\) raised ", outcome.err)
 
 

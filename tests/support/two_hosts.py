@@ -19,6 +19,10 @@ PROGRAM = """
 
     HERE = pathlib.Path(os.environ["FOLDER"])
 
+    def place(rank):
+        '''Without torch, which the template of each host would import for collectives.'''
+        return rank, xmp.host_index(), xmp.world_size()
+
     def sums(rank):
         total = float(xmp.all_reduce(float(rank)))
         return rank, xmp.host_index(), xmp.world_size(), total
@@ -29,7 +33,10 @@ PROGRAM = """
             raise ValueError("no such label")
         in_script.never_returns()
 
-    def fails_in_a_collective(rank):
+    def fails_in_collectives(rank):
+        '''Each attempt forms a group of its own.'''
+        total = float(xmp.all_reduce(float(rank)))
+        (HERE / f"sum-{xmp.restart_count()}-{rank}").write_text(str(total))
         if rank == 3:
             raise ValueError("no such label")
         xmp.barrier()
@@ -48,7 +55,7 @@ PROGRAM = """
         if rank == 3 and not xmp.restart_count():
             raise ValueError("no such label")
         if xmp.restart_count():
-            return xmp.restart_count(), float(xmp.all_reduce(1.0))
+            return xmp.restart_count(), rank
         in_script.never_returns()
 
     def steps_until_preempted(rank):
