@@ -107,12 +107,15 @@ PROGRAM = """
     import os, sys, xmp
 
     def where(rank):
-        total = float(xmp.all_reduce(1.0))
-        return os.environ["GLOO_SOCKET_IFNAME"], total
+        return os.environ["GLOO_SOCKET_IFNAME"], os.environ["MASTER_ADDR"], xmp.world_size()
+
+    def meets(rank):
+        return os.environ["GLOO_SOCKET_IFNAME"], float(xmp.all_reduce(1.0))
 
     if __name__ == "__main__":
+        function = globals()[sys.argv[1]]
         try:
-            print(list(xmp.spawn(where, nprocs=1, runtime="cpu", start_timeout=40)), flush=True)
+            print(list(xmp.spawn(function, nprocs=1, runtime="cpu", start_timeout=40)), flush=True)
         except xmp.XmpError as error:
             print(type(error).__name__, error, flush=True)
 """
@@ -147,14 +150,13 @@ SILENT = """
 import socket, subprocess, sys
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("127.0.0.9", 53))
-subprocess.run([sys.executable, "program.py"])
+subprocess.run([sys.executable, "program.py", "where"])
 """
 
 
 @pytest.mark.hosts
 @pytest.mark.netns
-@pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize("limit", ["start_timeout", "timeout"])
+@pytest.mark.parametrize(("index", "limit"), [(0, "start_timeout"), (1, "timeout")])
 def test_the_limits_of_a_launch_hold_while_a_name_is_looked_up(
     tmp_path: Path, index: int, limit: str
 ) -> None:
@@ -172,14 +174,14 @@ def test_the_limits_of_a_launch_hold_while_a_name_is_looked_up(
     assert line.startswith("StartError the name service of this host has not answered for 1 s")
 
 
-LAUNCH = f"NNODES=2 MASTER_ADDR={{master}} {sys.executable} program.py"
+LAUNCH = f"NNODES=2 MASTER_ADDR={{master}} {sys.executable} program.py {{function}}"
 
 
 @pytest.mark.hosts
 @pytest.mark.netns
 def test_gloo_uses_the_network_of_host_0_and_not_that_of_the_name(tmp_path: Path) -> None:
     """Two networks and no default route; the host's name is 127.0.1.1, as Debian writes it."""
-    launch = LAUNCH.format(master="10.9.0.1")
+    launch = LAUNCH.format(master="10.9.0.1", function="meets")
     said = in_namespace(
         tmp_path,
         "127.0.0.1 localhost\n127.0.1.1 here\n",
@@ -194,7 +196,7 @@ def test_gloo_uses_the_network_of_host_0_and_not_that_of_the_name(tmp_path: Path
 @pytest.mark.hosts
 @pytest.mark.netns
 def test_debians_name_of_host_0_is_refused_at_once(tmp_path: Path) -> None:
-    launch = LAUNCH.format(master="here")
+    launch = LAUNCH.format(master="here", function="where")
     [line] = in_namespace(
         tmp_path, "127.0.0.1 localhost\n127.0.1.1 here\n", "hostname here", f"NODE_RANK=0 {launch}"
     )
@@ -204,13 +206,22 @@ def test_debians_name_of_host_0_is_refused_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.hosts
 @pytest.mark.netns
-@pytest.mark.parametrize("master", ["fd00:9::1", "[fd00:9::1]", "six"])
-def test_hosts_that_have_ipv6_alone(tmp_path: Path, master: str) -> None:
-    launch = LAUNCH.format(master=master)
+@pytest.mark.parametrize(
+    ("master", "function", "found"),
+    [
+        ("fd00:9::1", "where", ("back", "fd00:9::1", 2)),
+        ("[fd00:9::1]", "meets", ("back", 2.0)),
+        ("six", "where", ("back", "six", 2)),
+    ],
+)
+def test_hosts_that_have_ipv6_alone(
+    tmp_path: Path, master: str, function: str, found: tuple[object, ...]
+) -> None:
+    launch = LAUNCH.format(master=master, function=function)
     said = in_namespace(
         tmp_path,
         "::1 localhost\nfd00:9::1 six\n",
         *network("back", "fd00:9::1/64 nodad"),
         f"NODE_RANK=1 {launch} & NODE_RANK=0 {launch}; wait",
     )
-    assert said == ["[('back', 2.0)]"] * 2
+    assert said == [f"[{found}]"] * 2
