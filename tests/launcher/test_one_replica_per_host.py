@@ -1,4 +1,7 @@
-"""``nprocs=1`` on several hosts: the function has a process that the others' failure can end."""
+"""``nprocs=1`` on several hosts: the function has a process that the others' failure can end.
+
+``tests/compat/test_hosts_of_faces.py`` has ``xmp.launcher``.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ PROGRAM = """
 
     HERE = pathlib.Path(os.environ["FOLDER"])
 
-    def sums(rank):
-        return rank, os.getpid() != int(os.environ["LAUNCHER"]), float(xmp.all_reduce(float(rank)))
+    def place(rank):
+        return rank, os.getpid() != int(os.environ["LAUNCHER"]), xmp.world_size()
 
     def fails(rank):
         (HERE / f"in-fn-{rank}").touch()
@@ -29,11 +32,6 @@ PROGRAM = """
 
     def by_launch(function, **options):
         return xmp.launch(function, nprocs=1, **options)
-
-    def by_launcher(function, **options):
-        def without_rank():
-            return function(xmp.rank())
-        return xmp.launcher(without_rank, nprocs=1, **options)()
 
     if __name__ == "__main__":
         os.environ["LAUNCHER"] = str(os.getpid())
@@ -51,22 +49,21 @@ def placed(stage: Stage) -> Placed:
     return Placed(stage)
 
 
-@pytest.mark.parametrize("start", ["by_spawn", "by_launch", "by_launcher"])
+@pytest.mark.parametrize("start", ["by_spawn", "by_launch"])
 def test_it_has_a_process_of_its_own(placed: Placed, start: str) -> None:
     for index in range(2):
-        placed.program(PROGRAM, start, "sums", index=index)
-    assert placed.said() == [[[0, True, 1.0]], [[1, True, 1.0]]]
+        placed.program(PROGRAM, start, "place", index=index)
+    assert placed.said() == [[[0, True, 2]], [[1, True, 2]]]
 
 
-@pytest.mark.parametrize("start", ["by_spawn", "by_launcher"])
-def test_the_failure_of_the_other_host_ends_it(placed: Placed, start: str) -> None:
+def test_the_failure_of_the_other_host_ends_it(placed: Placed) -> None:
     for index in range(2):
-        placed.program(PROGRAM, start, "fails", index=index)
+        placed.program(PROGRAM, "by_spawn", "fails", index=index)
     for kind, rank, text in placed.said():
         assert (kind, rank) == ("ReplicaRaised", 1), text
         assert "ValueError: no such label" in text
 
 
 def test_alone_it_runs_in_the_caller(stage: Stage) -> None:
-    done = stage.run(PROGRAM, "by_spawn", "sums", env={"NNODES": "1", "FOLDER": str(stage.folder)})
-    assert done.json() == [[0, False, 0.0]]
+    done = stage.run(PROGRAM, "by_spawn", "place", env={"NNODES": "1", "FOLDER": str(stage.folder)})
+    assert done.json() == [[0, False, 1]]
