@@ -1,4 +1,8 @@
-"""Another machine of the network, at the ports of a job of two hosts, with a secret and without."""
+"""Another machine of the network, at the ports of a job of two hosts, with a secret and without.
+
+Each program launches twice: what its replicas can send each other, and then with the stranger. To
+import torch or JAX costs most of a test; the template of a host does so once for both.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import pytest
 from tests.support.coordinator_stranger import put
 from tests.support.gloo_stranger import at_store
 from tests.support.namespaces import network
-from tests.support.network_job import NetworkJob, job_on_network
+from tests.support.network_job import NetworkJob
 from tests.support.stage import Stage
 from xmp._inside.frameworks._seal import CODE_SIZE
 
@@ -31,6 +35,17 @@ class Runs:
         return os.mkdir, (self._file,)
 
 
+def check_what_replicas_can_send(said: dict[str, Any], secret: str) -> None:
+    """Without a secret plain values alone, and advice for the others."""
+    assert len(said["before"]) == 2
+    for found in said["before"]:
+        if secret:
+            assert found == ["Do"] * 4
+        else:
+            assert "Do cannot be sent" in found[0]
+            assert "Set XMP_JOB_SECRET" in found[0]
+
+
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_stranger_on_another_machine_runs_nothing(
     secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -38,7 +53,7 @@ def test_a_stranger_on_another_machine_runs_nothing(
     monkeypatch.setenv("XMP_JOB_SECRET", SECRETS[secret])
     stage = Stage(tmp_path)
     with network(tmp_path, 3) as (*hosts, stranger):
-        job = NetworkJob(stage, hosts, function="hears", runtime="jax")
+        job = NetworkJob(stage, hosts, before="gathers", function="hears", runtime="jax")
         try:
             job.start()
             job.in_function()
@@ -48,6 +63,8 @@ def test_a_stranger_on_another_machine_runs_nothing(
             put(f"{hosts[0].address}:29500", "xmp/1/0", message, *stranger.command())
             words = "was not opened" if code else "Malformed"
             assert any(words in error["text"] for error in job.errors())
+            for index in range(2):
+                check_what_replicas_can_send(job.said(index), SECRETS[secret])
         finally:
             stage.end()
     assert not (tmp_path / "ran").exists()
@@ -61,7 +78,7 @@ def test_a_stranger_between_the_replicas_of_two_hosts_runs_nothing(
     monkeypatch.setenv("XMP_JOB_SECRET", SECRETS[secret])
     stage = Stage(tmp_path)
     with network(tmp_path, 3) as (third, *hosts):
-        job = NetworkJob(stage, hosts, function="led")
+        job = NetworkJob(stage, hosts, before="gathers", function="led")
         try:
             job.start()
             job.reached("arrived")
@@ -73,23 +90,8 @@ def test_a_stranger_between_the_replicas_of_two_hosts_runs_nothing(
                 words = "was not opened" if SECRETS[secret] else "Malformed"
                 assert any(words in error["text"] for error in job.errors())
                 assert stranger.has_forged()
+            for index in range(2):
+                check_what_replicas_can_send(job.said(index), SECRETS[secret])
         finally:
             stage.end()
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("runtime", ["cpu", "jax"])
-@pytest.mark.parametrize("secret", SECRETS)
-def test_what_replicas_of_two_hosts_can_send_each_other(
-    secret: str, runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a secret plain values alone, and advice for the others."""
-    monkeypatch.setenv("XMP_JOB_SECRET", SECRETS[secret])
-    with job_on_network(tmp_path, function="gathers", runtime=runtime) as job:
-        job.start()
-        for found in (each for index in range(2) for each in job.said(index)["results"]):
-            if SECRETS[secret]:
-                assert found == ["Do"] * 4
-            else:
-                assert "Do cannot be sent" in found[0]
-                assert "Set XMP_JOB_SECRET" in found[0]

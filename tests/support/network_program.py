@@ -30,6 +30,8 @@ class Do:
     """What a launch does, the same on all hosts."""
 
     function: str
+    before: str = ""
+    """A function that is launched before, by the same program."""
     how: str = ""
     """What happens to the victim: "raise", "exit", "SIGKILL", "abort" or "segfault"; "" waits for a
     hand."""
@@ -84,6 +86,7 @@ def sums(rank: int, do: Do) -> list[Any]:
             happens(do)
         total = torch.full((1000,), float(rank))
         dist.all_reduce(total)
+        assert float(total[-1]) == sum(range(xmp.world_size()))
     return [rank, xmp.host_index(), dist.get_world_size(), float(total[-1])]
 
 
@@ -201,10 +204,10 @@ def main() -> int:
     do = Do(**json.loads(sys.argv[1]))
     said: dict[str, Any] = {}
     try:
-        results = xmp.spawn(
-            globals()[do.function], (do,), nprocs=2, runtime=do.runtime, **do.options
-        )
-        said["results"] = list(results)
+        for name in filter(None, (do.before, do.function)):
+            said["before"] = said.pop("results", None)
+            results = xmp.spawn(globals()[name], (do,), nprocs=2, runtime=do.runtime, **do.options)
+            said["results"] = list(results)
     except BaseException as error:
         said["error"] = described(error)
     said["at"] = time.monotonic_ns()
