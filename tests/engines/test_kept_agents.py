@@ -88,11 +88,11 @@ SAME_AS_NEW = """
             "cgroup": Path("/proc/self/cgroup").read_text(),
         }
 
-    def agents():
-        with xmp.launch(seen, join=False, **OPTIONS) as job:
-            pids = [host.pid for host in job.hosts]
-            job.join()
-            return pids
+    def launched():
+        '''What the replicas have seen, and the agents.'''
+        job = xmp.launch(seen, join=False, **OPTIONS)
+        pids = [host.pid for host in job.hosts]
+        return list(job.results()), pids
 
     def environment():
         os.environ.update(NEW="1", OMP_NUM_THREADS="3", TF_CPP_MIN_LOG_LEVEL="1", XMP_LOG="info")
@@ -156,13 +156,14 @@ SAME_AS_NEW = """
         answers = os.dup(1)
         OPTIONS["start_method"] = sys.argv[1]
         os.environ["OLD"] = "1"
-        before, pids = list(xmp.launch(seen, **OPTIONS)), agents()
+        before, pids = launched()
         for changes in ROUNDS:
             for change in changes:
                 change()
-            kept, same = list(xmp.launch(seen, **OPTIONS)), agents() == pids
+            kept, of_kept = launched()
+            same = of_kept == pids
             xmp.shutdown()
-            new, pids = list(xmp.launch(seen, **OPTIONS)), agents()
+            new, pids = launched()
             differs = {k: (a[k], b[k]) for a, b in zip(kept, new) for k in a if a[k] != b[k]}
             changed = sorted(k for k in new[0] if new[0][k] != before[0][k])
             os.write(answers, json.dumps([same, changed, differs]).encode() + b"\\n")
@@ -193,7 +194,7 @@ def test_what_the_driver_changes_reaches_replicas_as_by_new_agents(
     assert first_round <= seen[0], "no replica has seen the change"
     assert "cwd" in seen[1]
     said = (stage.folder / "out.txt").read_text().splitlines()
-    assert sorted(said) == ["said 0"] * 4 + ["said 1"] * 4, "the launches of the second round alone"
+    assert sorted(said) == ["said 0"] * 2 + ["said 1"] * 2, "the launches of the second round alone"
 
 
 OTHERS = {
@@ -222,8 +223,8 @@ def test_what_ends_or_stops_between_two_launches_is_replaced(case: str) -> None:
 
 
 def test_an_agent_that_a_signal_has_hit_is_replaced_while_it_still_ends() -> None:
-    for number in range(10):
-        os.kill(agents_of()[number % 2], signal.SIGKILL)
+    for number in range(2):
+        os.kill(agents_of()[number], signal.SIGKILL)
         assert list(xmp.launch(lambda rank: rank, start_timeout=30, **TWO)) == [0, 1]
 
 
@@ -245,7 +246,7 @@ def test_many_launches_hold_no_more_than_two() -> None:
     for _ in range(2):
         agents = agents_of()
     before = held(), [descriptors_of(pid) for pid in agents], [tasks_of(pid) for pid in agents]
-    for number in range(50):
+    for number in range(20):
         results = xmp.launch(lambda rank, more: rank + more, (number,), **TWO)
         assert list(results) == [number, number + 1]
     assert agents_of() == agents

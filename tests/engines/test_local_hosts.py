@@ -14,79 +14,20 @@ from xmp._hosts.engines.host_output import names_apart
 
 pytestmark = pytest.mark.hosts
 
-FOUR: dict[str, Any] = {"engine": "local", "hosts": 4, "nprocs": 2, "progress": False}
-TWO: dict[str, Any] = {**FOUR, "hosts": 2, "runtime": "cpu"}
+WITH_JAX: dict[str, Any] = {"engine": "local", "hosts": 2, "nprocs": 2, "progress": False}
+TWO: dict[str, Any] = {**WITH_JAX, "runtime": "cpu"}
 
 
-def sums_with_gloo(rank: int) -> tuple[int, int, int, float]:
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    total = torch.tensor([float(rank)])
-    dist.all_reduce(total)
-    dist.destroy_process_group()
-    return xmp.rank(), xmp.host_index(), xmp.local_rank(), total.item()
+def place(rank: int) -> tuple[int, int, int]:
+    return xmp.rank(), xmp.host_index(), xmp.local_rank()
 
 
-def test_gloo_over_all_replicas() -> None:
-    results = xmp.launch(sums_with_gloo, **TWO)  # each replica imports torch
-    assert list(results) == [(rank, rank // 2, rank % 2, 6.0) for rank in range(4)]
+def test_a_world_of_all_replicas() -> None:
+    """``test_local_hosts_page.py`` has one that gloo connects, on four hosts."""
+    results = xmp.launch(place, **TWO)
+    assert list(results) == [(rank, rank // 2, rank % 2) for rank in range(4)]
     assert list(results.by_rank) == [*range(4)]
     assert all(0 < each.entered <= each.left for each in results.timeline.values())
-
-
-def sums_with_a_mesh(rank: int) -> tuple[int, float]:
-    import jax
-    import numpy as np
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    mesh = Mesh(np.array(jax.devices()), ("all",))
-    spread = NamedSharding(mesh, PartitionSpec("all"))
-    values = jax.make_array_from_callback((8,), spread, lambda part: np.arange(8.0)[part])
-    together = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
-    return len(jax.devices()), float(together(values).addressable_data(0))
-
-
-def test_a_mesh_of_jax_over_all_replicas() -> None:
-    assert list(xmp.launch(sums_with_a_mesh, runtime="jax", **FOUR)) == [(8, 28.0)] * 8
-
-
-def test_arguments_closures_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    for name, value in (("NNODES", "7"), ("NODE_RANK", "3"), ("OWN", "kept")):
-        monkeypatch.setenv(name, value)
-    shared, factor, events = torch.zeros(4), 7, list[xmp.Event]()
-
-    def function(rank: int, tensor: torch.Tensor, *, word: str) -> tuple[Any, ...]:
-        tensor[rank] = rank * factor
-        xmp.barrier()
-        print(word, rank, flush=True)
-        names = ("NNODES", "NODE_RANK", "MASTER_ADDR", "OWN", "MINE")
-        return tensor.tolist(), torch.initial_seed(), [os.environ.get(name) for name in names]
-
-    results = xmp.launch(
-        function, (shared,), kwargs={"word": "said"}, env={"MINE": "m"}, seed=3, threads=1,
-        log_dir=tmp_path, show="none", events=events.append, timeout=60, start_timeout=50,
-        hang_timeout=50, grace=2, **TWO,
-    )  # fmt: skip
-    assert shared.tolist() == [0.0] * 4  # each host has a copy, which its replicas share
-    assert [each[0] for each in results] == [[0, 7, 0, 0]] * 2 + [[0, 0, 14, 21]] * 2
-    assert {each[1] for each in results} == {3}
-    expected = [["2", str(host), "127.0.0.2", "kept", "m"] for host in (0, 0, 1, 1)]
-    assert [each[2] for each in results] == expected
-    logs = {path.name: path.read_text() for path in tmp_path.glob("*.stdout.log")}
-    assert logs == {f"rank{rank}.stdout.log": f"said {rank}\n" for rank in range(4)}
-    check_events(events)
-
-
-def check_events(events: list[xmp.Event]) -> None:
-    assert (events[0].name, events[-1].name) == ("planned", "finished")
-    assert len({event.launch_id for event in events}) == 1
-    assert [e.elapsed for e in events] == sorted(e.elapsed for e in events)
-    for name in ("forked", "joining", "running", "returned", "exited"):
-        assert sorted(e.rank or 0 for e in events if e.name == name) == [0, 1, 2, 3]
 
 
 PREFIXES = [
@@ -168,3 +109,59 @@ def test_in_a_script_and_in_a_program_without_a_file(stage: Any) -> None:
     """
     for file in (True, False):
         assert stage.run(source, file=file).out == "[0, 1]\n"
+
+
+# --- frameworks: what this process imports, the templates of all later launches import too ------
+
+
+def sums_with_a_mesh(rank: int) -> tuple[int, float]:
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(jax.devices()), ("all",))
+    spread = NamedSharding(mesh, PartitionSpec("all"))
+    values = jax.make_array_from_callback((8,), spread, lambda part: np.arange(8.0)[part])
+    together = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return len(jax.devices()), float(together(values).addressable_data(0))
+
+
+def test_a_mesh_of_jax_over_all_replicas() -> None:
+    assert list(xmp.launch(sums_with_a_mesh, runtime="jax", **WITH_JAX)) == [(4, 28.0)] * 4
+
+
+def test_arguments_closures_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    for name, value in (("NNODES", "7"), ("NODE_RANK", "3"), ("OWN", "kept")):
+        monkeypatch.setenv(name, value)
+    shared, factor, events = torch.zeros(4), 7, list[xmp.Event]()
+
+    def function(rank: int, tensor: torch.Tensor, *, word: str) -> tuple[Any, ...]:
+        tensor[rank] = rank * factor
+        xmp.barrier()
+        print(word, rank, flush=True)
+        names = ("NNODES", "NODE_RANK", "MASTER_ADDR", "OWN", "MINE")
+        return tensor.tolist(), torch.initial_seed(), [os.environ.get(name) for name in names]
+
+    results = xmp.launch(
+        function, (shared,), kwargs={"word": "said"}, env={"MINE": "m"}, seed=3, threads=1,
+        log_dir=tmp_path, show="none", events=events.append, timeout=60, start_timeout=50,
+        hang_timeout=50, grace=2, **TWO,
+    )  # fmt: skip
+    assert shared.tolist() == [0.0] * 4  # each host has a copy, which its replicas share
+    assert [each[0] for each in results] == [[0, 7, 0, 0]] * 2 + [[0, 0, 14, 21]] * 2
+    assert {each[1] for each in results} == {3}
+    expected = [["2", str(host), "127.0.0.2", "kept", "m"] for host in (0, 0, 1, 1)]
+    assert [each[2] for each in results] == expected
+    logs = {path.name: path.read_text() for path in tmp_path.glob("*.stdout.log")}
+    assert logs == {f"rank{rank}.stdout.log": f"said {rank}\n" for rank in range(4)}
+    check_events(events)
+
+
+def check_events(events: list[xmp.Event]) -> None:
+    assert (events[0].name, events[-1].name) == ("planned", "finished")
+    assert len({event.launch_id for event in events}) == 1
+    assert [e.elapsed for e in events] == sorted(e.elapsed for e in events)
+    for name in ("forked", "joining", "running", "returned", "exited"):
+        assert sorted(e.rank or 0 for e in events if e.name == name) == [0, 1, 2, 3]
