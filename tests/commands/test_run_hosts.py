@@ -45,13 +45,12 @@ def lines(placed: Placed) -> list[list[Any]]:
 
 DDP = """
 import json, os
-import torch
+import torch, xmp
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
-model = DistributedDataParallel(torch.nn.Linear(4, 2))
+model = xmp.data_parallel(torch.nn.Linear(4, 2))  # torch's DistributedDataParallel
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(3):
     optimizer.zero_grad()

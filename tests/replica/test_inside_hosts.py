@@ -1,4 +1,8 @@
-"""What replicas can ask and do, on two hosts with two replicas each."""
+"""What replicas can ask and do, on two hosts with two replicas each.
+
+``tests/commands/test_run_hosts.py`` has ``xmp.data_parallel``: DistributedDataParallel costs each
+replica an import of 2 s.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ pytestmark = pytest.mark.hosts
 
 PROGRAM = """
     import json, os, pathlib
-    import in_script, torch, xmp
+    import in_script, xmp
 
     HERE = pathlib.Path(os.environ["FOLDER"])
 
@@ -23,16 +27,6 @@ PROGRAM = """
     @xmp.rank_zero_only
     def first_alone():
         return noted("first")
-
-    def trains(rank):
-        torch.manual_seed(rank)
-        model = xmp.data_parallel(torch.nn.Linear(4, 2))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(3):
-            optimizer.zero_grad()
-            model(torch.randn(8, 4)).pow(2).sum().backward()
-            optimizer.step()
-        return round(sum(each.sum().item() for each in model.parameters()), 6)
 
     def fn(rank):
         here = xmp.replica()
@@ -48,11 +42,10 @@ PROGRAM = """
         }
         for _ in range(2):
             xmp.init_process_group()
+        import torch.distributed
         said["backend"] = torch.distributed.get_backend()
         xmp.barrier()
         said["noted"] = sorted(path.name for path in HERE.glob("once-*"))
-        said["weights"] = trains(rank)
-        xmp.barrier()
         return said
 
     if __name__ == "__main__":
@@ -65,8 +58,6 @@ def test_everything_spans_both_hosts(stage: Stage) -> None:
     for index in range(2):
         placed.program(PROGRAM, index=index)
     replicas = [each for host in placed.said(120) for each in host]
-    weights = {each.pop("weights") for each in replicas}
-    assert len(weights) == 1
     for rank, each in enumerate(replicas):
         host, local = divmod(rank, 2)
         assert each == {
