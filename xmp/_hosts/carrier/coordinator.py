@@ -18,7 +18,14 @@ from xmp._words.host_words import HostFailure
 
 from . import kinds
 from .door import Door, room_for
-from .judgement import SILENCE, SUSPICION, Agreement, Judgement, Standstill
+from .judgement import (
+    BEATS_OF_THE_COORDINATOR,
+    SILENCE,
+    SUSPICION,
+    Agreement,
+    Judgement,
+    Standstill,
+)
 from .peer import Peer, drain
 from .roll_call import Places, RollCall
 from .sealed import BODY_LIMIT, CARD_LIMIT, Keys
@@ -28,8 +35,6 @@ __all__ = ["Coordinator"]
 
 FIRST_NOTICE, NEXT_NOTICES = 30.0, 60.0
 """Seconds until missing hosts are named for the first time, and then between two notices."""
-BEAT_EVERY = 3.0
-"""Seconds between the coordinator's own beats: a member waits ``MEMBERS_SILENCE`` for one."""
 OTHER_SECRETS = "a host with another XMP_JOB_SECRET, or without one, was turned away"
 LISTEN_EVERY = 0.25
 """Seconds between two searches for silent hosts."""
@@ -126,7 +131,7 @@ class Coordinator:
             self._gone(self._launcher, "")
             return
         self._door.look(now)
-        if now - self._beats >= BEAT_EVERY:
+        if now - self._beats >= BEATS_OF_THE_COORDINATOR:
             self._beats = now
             self._send_all(kinds.BEAT, among=self._remote())
         if self._progressed and now - self._pulse >= self._pace:

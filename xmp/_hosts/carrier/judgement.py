@@ -19,15 +19,17 @@ from xmp._words.host_words import HostFailure
 from .words import Malformed, Proposal, Step
 
 __all__ = [
-    "MEMBERS_SILENCE", "MOST_STEPS", "PATIENCE", "SILENCE", "SUSPICION", "Agreement", "Judgement",
-    "Standstill",
+    "BEATS_OF_THE_COORDINATOR", "MEMBERS_SILENCE", "MOST_STEPS", "PATIENCE", "SILENCE", "SUSPICION",
+    "Agreement", "Judgement", "Standstill",
 ]  # fmt: skip
 
 SILENCE = 9.0
 """Seconds without a beat after which a host is lost. All hosts must know within 15 s."""
+BEATS_OF_THE_COORDINATOR = 3.0
+"""Seconds between its own beats; the others beat every second."""
 MEMBERS_SILENCE = 11.0
-"""Seconds without a beat after which the coordinator is lost. It beats every 3 s, the others every
-second: with both limits, a network that is cut for 7 s is no loss to either side."""
+"""Seconds without a beat after which the coordinator is lost. With both limits and both beats, a
+network that is cut for 7 s is no loss to either side."""
 SUSPICION = 2.5
 """Seconds without a beat after which a host may be the cause of a symptom, which then waits."""
 PATIENCE = 0.6
@@ -54,14 +56,15 @@ class Standstill:
     def turn(self, now: float) -> float:
         """Return the seconds before this turn that are no silence of others; mostly 0."""
         lost, self._turn = now - self._turn, now
-        if lost >= MEMBERS_SILENCE:
+        # The others count from the last beat, which was up to so long before it stood still.
+        if lost >= MEMBERS_SILENCE - BEATS_OF_THE_COORDINATOR:
             self._ended, self._longest = now, lost
         return lost if lost > self.USUAL else 0.0
 
     def blamed(self, index: int, now: float) -> int:
         """Return the host that is lost when the connection of host ``index`` has ended.
 
-        That is host 0, where this runs, if it stood still so long that the others had to take it
+        That is host 0, where this runs, if it stood still so long that the others may have taken it
         for lost; otherwise ``index``.
         """
         return 0 if self._longest and now - self._ended < SILENCE else index
