@@ -19,11 +19,13 @@ pytestmark = pytest.mark.xla
 ROOT = Path(__file__).parent.parent.parent
 
 
-def run(program: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
+def run(
+    program: str, *options: str, arguments: tuple[str, ...] = (), **env: str
+) -> subprocess.CompletedProcess[str]:
     """A separate process, since it initialises XLA."""
     path = os.pathsep.join(filter(None, [str(ROOT), env.pop("PYTHONPATH", "")]))
     return subprocess.run(
-        [sys.executable, *options, "-c", textwrap.dedent(program)],
+        [sys.executable, *options, "-c", textwrap.dedent(program), *arguments],
         capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, **env, "PYTHONPATH": path},
     )  # fmt: skip
@@ -120,26 +122,6 @@ def test_under_spmd_one_process_has_all_devices(call: str) -> None:
     assert said(done) == [0, 1, 4, 56.0]
 
 
-# --- warnings ------------------------------------------------------------------------------------
-
-DEVICE = """
-    import json
-    import xmp
-
-    def fn(rank):
-        return [str(xmp.device()), str(xmp.all_reduce(xmp.rank() + 1))]
-
-    if __name__ == "__main__":
-        print(json.dumps(list(xmp.spawn(fn, nprocs=1, runtime="pjrt"))[0]))
-"""
-
-
-def test_its_device_is_no_deprecated_call() -> None:
-    done = run(DEVICE, "-W", "always::DeprecationWarning", PJRT_DEVICE="CPU")
-    assert said(done) == ["xla:0", "1"]
-    assert "Use torch_xla.device" not in done.stderr
-
-
 # --- a slice on GKE ------------------------------------------------------------------------------
 
 HOSTS = ["job-0-0.svc", "job-0-1.svc"]
@@ -153,7 +135,7 @@ GKE = {
 }
 
 MASTER = """
-    import json, sys
+    import json, os, sys
     import torch_xla.core.xla_model as xm
     from torch_xla._internal import tpu
 
@@ -161,15 +143,17 @@ MASTER = """
         tensors[0].zero_()
 
     xm.collective_broadcast = from_device_0
-    print(json.dumps([tpu.get_worker_ips(), tpu.discover_master_worker_ip()]))
+    before, found = dict(os.environ), []
+    for variables in json.loads(sys.argv[1]):
+        os.environ.clear()
+        os.environ.update(before, **variables)
+        found.append([tpu.get_worker_ips(), tpu.discover_master_worker_ip()])
+    print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("described", ["by GKE", "by hand"])
-def test_it_knows_the_hosts_of_its_slice(described: str) -> None:
-    env = {**GKE, "TPU_WORKER_ID": "1"}
-    if described == "by hand":  # the plan adds what keeps torch_xla from asking
-        env = {name: env[name] for name in ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID")}
+def on_the_second_host(env: dict[str, str]) -> dict[str, str]:
+    """What a replica on the second host gets."""
     facts = HostFacts(
         address=HOSTS[1],
         env=env,
@@ -178,5 +162,13 @@ def test_it_knows_the_hosts_of_its_slice(described: str) -> None:
     )
     replica = planner.plan(Request(runtime="pjrt"), facts).hosts[0].replicas[1]
     given = {**{n: v for n, v in env.items() if n not in replica.unset}, **dict(replica.set)}
-    # The tensor is on this host's CPU; the import would look for chips.
-    assert said(run(MASTER, "-W", "ignore", **{**given, "PJRT_DEVICE": "CPU"})) == [HOSTS, HOSTS[0]]
+    return {**given, "PJRT_DEVICE": "CPU"}  # where the tensor is
+
+
+def test_it_knows_the_hosts_of_its_slice() -> None:
+    by_gke = {**GKE, "TPU_WORKER_ID": "1"}
+    # The plan adds what keeps torch_xla from asking.
+    by_hand = {name: by_gke[name] for name in ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID")}
+    given = json.dumps([on_the_second_host(each) for each in (by_gke, by_hand)])
+    done = run(MASTER, "-W", "ignore", arguments=(given,), PJRT_DEVICE="CPU")
+    assert said(done) == [[HOSTS, HOSTS[0]]] * 2

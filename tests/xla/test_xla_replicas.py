@@ -88,15 +88,22 @@ xla_multiprocessing.spawn(fn, nprocs=1)
 """
 
 OURS = f"""{SEEN}
-import json, os, sys
+import json, os, sys, warnings
 import xmp
 def fn(rank):
-    return json.dumps([rank, *seen()])
+    return [rank, *seen()]
+def device(rank):
+    return [str(xmp.device()), str(xmp.all_reduce(xmp.rank() + 1))]
 if __name__ == "__main__":
     before = dict(os.environ)
     join = sys.argv[1] == "here"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = xmp.spawn(device, nprocs=1, runtime="pjrt") if join else None
+    found = {{"device": list(made or ()), "warned": [str(each.message) for each in caught]}}
     made = xmp.spawn(fn, nprocs=1, runtime="pjrt", join=join)
-    print((made if join else made.results())[0])
+    found["seen"] = (made if join else made.results())[0]
+    print(json.dumps(found))
     own = {{n for n in os.environ if os.environ[n] != before.get(n)}}
     assert not own, own
 """
@@ -113,9 +120,18 @@ def run(program: str, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.fixture(scope="module")
+def theirs() -> Any:
+    return run(THEIRS)
+
+
 @pytest.mark.parametrize("where", ["here", "in a replica"])
-def test_one_replica_finds_what_torch_xlas_own_spawn_sets_up(where: str) -> None:
-    assert run(OURS, where) == run(THEIRS)
+def test_one_replica_finds_what_torch_xlas_own_spawn_sets_up(where: str, theirs: Any) -> None:
+    found = run(OURS, where)
+    assert found["seen"] == theirs
+    if where == "here":
+        assert found["device"] == [["xla:0", "1"]]
+        assert not [text for text in found["warned"] if "Use torch_xla.device" in text]
 
 
 # --- several on the CPU --------------------------------------------------------------------------
@@ -149,9 +165,8 @@ def collectives(rank: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_two_replicas_meet_over_gloo(method: str) -> None:
-    found = replicas(collectives, nprocs=2, backend="gloo", start_method=method)
+def test_two_replicas_meet_over_gloo() -> None:
+    found = replicas(collectives, nprocs=2, backend="gloo")
     for rank, each in enumerate(found):
         assert each["devices"] == ["xla:0"] * 6
         assert each["reduced"] == {
@@ -225,6 +240,48 @@ def test_a_group_of_torch_xlas_backend(how: str) -> None:
     backend = "auto" if how == "backend" else None
     [found] = replicas(group_of_xla, how, nprocs=1, backend=backend)
     assert found == ["xla", 0, 1, [0.0, 1.0, 2.0]]
+
+
+def over_gloo(base: int) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    xmp.init_process_group("gloo")
+    group = dist.new_group([0, 1])
+    x = torch.full((2,), float(base + xmp.rank()), device=xmp.device())
+    replica = xmp.replica()
+    return {
+        "group": dist.get_backend(),
+        "place": (xmp.rank(group), xmp.world_size(group), xmp.rank(xmp.local_group())),
+        "sum": xmp.all_reduce(x, group=group).tolist(),
+        "all": [each.tolist() for each in xmp.all_gather(x, group)],
+        "sent": xmp.broadcast(x, 1, group).tolist(),
+        "ordinal": (replica.device_ordinal, replica.device_type),
+    }
+
+
+def test_groups_over_gloo_hold_xla_tensors() -> None:
+    found = xmp.launcher(over_gloo, nprocs=2, runtime="pjrt", backend="gloo")(10)
+    for rank, each in enumerate(found):
+        assert each == {
+            "group": "gloo",
+            "place": (rank, 2, rank),
+            "sum": [21.0, 21.0],
+            "all": [[10.0, 10.0], [11.0, 11.0]],
+            "sent": [11.0, 11.0],
+            "ordinal": (rank, "cpu"),
+        }
+
+
+def group_of_one() -> Any:
+    import torch.distributed as dist
+
+    return dist.get_backend(), dist.get_world_size(), xmp.replica().device_ordinal
+
+
+def test_a_replica_alone_has_a_group_of_one() -> None:
+    launched = xmp.launcher(group_of_one, nprocs=1, runtime="pjrt", start_method="forkserver")
+    assert launched() == [("xla", 1, 0)]
 
 
 def through_the_mesh(rank: int) -> list[Any]:

@@ -86,9 +86,8 @@ def in_turn(make: Callable[[], Any]) -> Any:
     return made
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_two_threads_are_one_mesh(method: str) -> None:
-    found = replicas(reduced, nprocs=2, start_method=method)
+def test_two_threads_are_one_mesh() -> None:
+    found = replicas(reduced, nprocs=2)
     for rank, each in enumerate(found):
         assert each["place"] == [found[0]["place"][0], rank, f"xla:{rank}"]
         assert each["once"] == "made by 0"
@@ -143,6 +142,24 @@ def group(rank: int) -> None:
 def test_threads_cannot_form_a_process_group() -> None:
     with pytest.raises(xmp.ReplicaRaised, match="threads of one process"):
         replicas(group, nprocs=2)
+
+
+def places() -> Any:
+    import torch_xla.runtime as xr
+
+    texts = []
+    for call in (xmp.local_group, lambda: xmp.rank("any"), lambda: xmp.all_gather(1, "any")):
+        with pytest.raises(RuntimeError) as caught:
+            call()
+        texts.append(str(caught.value))
+    return xmp.rank(), xmp.replica().device_ordinal == xr.global_ordinal(), texts
+
+
+def test_on_the_mesh_the_ordinal_is_the_runtimes_and_groups_are_refused_by_name() -> None:
+    found = xmp.launcher(places, nprocs=2, runtime="two_on_the_cpu")()
+    assert [each[:2] for each in found] == [(0, True), (1, True)]
+    for *_, texts in found:
+        assert all("runtime 'two_on_the_cpu' has no groups of some" in each for each in texts)
 
 
 def failing(rank: int) -> None:
