@@ -42,7 +42,9 @@ def test_checkpoints_of_a_launch_that_starts_again(stage: Stage, cluster: RayClu
 LANE = "ray"
 
 
-def test_ray_train_prints_the_same(stage: Stage, cluster: RayCluster) -> None:
+def test_the_program_in_place_of_ray_trains_prints_what_the_page_shows(
+    stage: Stage, cluster: RayCluster
+) -> None:
+    """Ray Train's own is in test_ray_train_itself.py."""
     (page,) = pages(LANE)
-    quiet = {"HOME": str(stage.folder), "TORCHTRAINER_VERBOSE": "0"}  # it writes ~/ray_results
-    same_lines(stage, page, LANE, env={**cluster.env, **quiet})
+    same_lines(stage, page, LANE, ("after",), env=cluster.env)

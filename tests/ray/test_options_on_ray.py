@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.ray_cluster import RayCluster
-from tests.support.stage import Stage
+from tests.support.stage import Outcome, Stage
 
 pytestmark = pytest.mark.ray
 
@@ -18,9 +18,9 @@ HERE = platform.node()
 
 
 OPTIONS = """
-    import json, os, random, sys, time
+    import os, random
     import xmp
-    from in_script import never_returns
+    from in_script import never_returns, say
 
     TWO = {"hosts": 2, "engine": "ray", "nprocs": 2, "runtime": "cpu", "progress": False}
 
@@ -89,54 +89,50 @@ OPTIONS = """
         ]
 
     if __name__ == "__main__":
-        print(json.dumps(globals()[sys.argv[1]]()))
+        for each in (many, methods, jobs, limits, refusals):
+            say(**{each.__name__: each()})
 """
 
 
-def said(stage: Stage, cluster: RayCluster, name: str) -> tuple[object, list[str]]:
-    """What a function of the script returns, and the lines that its replicas print."""
-    path = stage.write(OPTIONS)
-    done = stage.python(str(path), name, env=cluster.env, timeout=100)
-    return done.json(), done.out.splitlines()[:-1]
+@pytest.fixture(scope="module")
+def outcome(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """What the functions of one driver return, and the lines that replicas print."""
+    return Stage(tmp_path_factory.mktemp("driver")).run(OPTIONS, env=cluster.env, timeout=150)
 
 
-def test_options_of_hosts_and_replicas(stage: Stage, cluster: RayCluster) -> None:
-    found, lines = said(stage, cluster, "many")
-    assert found == {
+def test_options_of_hosts_and_replicas(outcome: Outcome) -> None:
+    assert outcome.said["many"] == {
         "values": [0, 3, 6, 9],
         "seeds": 1,
         "variables": [["m", "1"]],
         "cores": [1],
         "events": [1, 4, 1],
     }
-    assert lines == ["3> said 3"]
+    assert [line for line in outcome.out.splitlines() if line[0] != "@"] == ["3> said 3"]
 
 
-def test_fresh_interpreters_and_variables_of_each_local_rank(
-    stage: Stage, cluster: RayCluster
-) -> None:
-    assert said(stage, cluster, "methods")[0] == ["0", "1", "0", "1"]
+def test_fresh_interpreters_and_variables_of_each_local_rank(outcome: Outcome) -> None:
+    assert outcome.said["methods"] == ["0", "1", "0", "1"]
 
 
-def test_a_job(stage: Stage, cluster: RayCluster) -> None:
-    found, _ = said(stage, cluster, "jobs")
-    by_rank, hosts, text, ranks, deep = found  # type: ignore[misc]
+def test_a_job(outcome: Outcome) -> None:
+    by_rank, hosts, text, ranks, deep = outcome.said["jobs"]
     assert by_rank == {"0": [0, 0], "1": [0, 1], "2": [1, 0], "3": [1, 1]}
     assert hosts == [[0, True], [1, True]]
     assert "on 2 hosts" in text
     assert (ranks, deep) == ([0, 1, 2, 3], True)
 
 
-def test_limits(stage: Stage, cluster: RayCluster) -> None:
-    timeout, hang = said(stage, cluster, "limits")[0]  # type: ignore[misc]
+def test_limits(outcome: Outcome) -> None:
+    timeout, hang = outcome.said["limits"]
     assert timeout.startswith("ReplicaTimeout: ")
     assert "timeout=2" in timeout or "within 2 s (timeout)" in timeout, timeout
     assert hang.startswith("ReplicaTimeout: ")
     assert "hang_timeout=1" in hang
 
 
-def test_what_makes_no_sense_is_refused(stage: Stage, cluster: RayCluster) -> None:
-    fork, env, show, devices, cuda, prepared = said(stage, cluster, "refusals")[0]  # type: ignore[misc]
+def test_what_makes_no_sense_is_refused(outcome: Outcome) -> None:
+    fork, env, show, devices, cuda, prepared = outcome.said["refusals"]
     assert fork.startswith('PlanError: start_method="fork" with engine=')
     assert env.startswith("PlanError: env= as a function with engine='ray' and no nprocs=")
     assert "there is no rank 4; this launch has the ranks 0 to 3" in show

@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.ray_cluster import ENV, RayCluster, cluster_of
 from tests.support.stage import Outcome, Stage
+from xmp._payload.script import MainSource
+from xmp.plugins.ray import script_import
 
 pytestmark = [pytest.mark.ray, pytest.mark.root]
 
@@ -187,7 +189,7 @@ def test_replicas_have_the_state_of_their_host(said: dict[str, Any], place: Plac
 # --- other programs ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("connects", ["in main", "at the top", "by xmp"])
+@pytest.mark.parametrize("connects", ["in main", "by xmp"])
 def test_a_script_without_a_guard(run: Callable[..., Outcome], connects: str) -> None:
     """Where an import of it on a host would call ray.init, what it defines is sent by value."""
     source = f"""
@@ -201,14 +203,34 @@ def main():
         begin()
     say(found=list(xmp.launch(function, **TWO)))
 
-if {connects!r} == "at the top":
-    ray.init(logging_level=30)
 main()
 """
     name = "__mp_main__" if connects == "by xmp" else "__main__"
     found = run(source)
     assert found.said == {"found": [[1, name, False], [2, name, False]]}
     assert found.err == ""
+
+
+GUARD = 'if __name__ == "__main__":'
+WITH_A_GUARD = {
+    "import ray\nray.init()": True,
+    "import ray\nif True:\n    context = ray.init()": True,
+    f"import ray\n{GUARD}\n    main()\nelse:\n    ray.init()": True,
+    f"import ray\n{GUARD}\n    ray.init()": False,
+    "import ray\ndef main():\n    ray.init()\nclass Later:\n    at = lambda: ray.init()": False,
+    "no python": False,
+}
+
+
+@pytest.mark.parametrize("source", WITH_A_GUARD)
+def test_what_the_import_of_a_script_would_connect(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(source)
+    main = MainSource("path", str(path), str(path))
+    monkeypatch.setattr(script_import, "main_source", lambda: main)
+    assert script_import.would_connect() is WITH_A_GUARD[source]
 
 
 def test_a_program_without_a_file_is_sent_by_value(run: Callable[..., Outcome]) -> None:
@@ -254,13 +276,11 @@ if __name__ == "__main__":
 
 def test_python_m(place: Place) -> None:
     stage = Stage(place.nowhere)
-    stage.write(BEGIN + MODULE, "alone.py")
     stage.write("", "package/__init__.py")
     stage.write(BEGIN + MODULE, "package/train.py")
     stage.write(BEGIN + "from . import other\n" + MODULE, "package/relative.py")
     stage.write("", "package/other.py")
     how: dict[str, Any] = {"env": place.cluster.env, "timeout": 90}
-    assert stage.python("-m", "alone", **how).said == {"found": [["", 0], ["", 1]]}
     found = stage.python("-m", "package.train", **how)
     assert found.said == {"found": [["package", 0], ["package", 1]]}
     found = stage.python("-m", "package.relative", **how)
@@ -272,57 +292,59 @@ def test_python_m(place: Place) -> None:
 # --- modules -------------------------------------------------------------------------------------
 
 LACKING = """
-import {helper}
+import helper_top
 if __name__ == "__main__":
     begin()
-    say(error=error_of({helper}.function))
+    say(error=error_of(helper_top.function))
 """
 INSIDE = """
 if __name__ == "__main__":
-    import {helper}
+    sys.path.insert(1, sys.argv[1])
+    import helper_all, helper_one
     begin()
-    say(error=error_of({helper}.function), fresh=error_of({helper}.function, start_method="spawn"))
-    folder = {helper}.__path__[0] if hasattr({helper}, "__path__") else {helper}.__file__
-    folder = os.path.dirname(folder)
-    first = list(xmp.launch({helper}.function, runtime_env={{"working_dir": folder}}, **TWO))
-    with open({helper}.__file__, "a") as file:
+    for each in (helper_one, helper_all):
+        fresh = error_of(each.function, start_method="spawn")
+        say(**{each.__name__: [error_of(each.function), fresh]})
+    options = {**TWO, "runtime_env": {"working_dir": os.path.dirname(helper_all.__file__)}}
+    first = list(xmp.launch(helper_all.function, **options))
+    with open(helper_all.__file__, "a") as file:
         file.write("\\nWORD = 'second'")
-    second = list(xmp.launch({helper}.function, runtime_env={{"working_dir": folder}}, **TWO))
-    say(first=first, second=second)
+    say(first=first, second=list(xmp.launch(helper_all.function, **options)))
 """
 HELPER = (
     "WORD = 'first'\ndef function(rank):\n    import os\n    return WORD, os.getcwd() in __file__"
 )
 
 
-@pytest.mark.parametrize("hosts", ["one", "all"])
-def test_a_module_that_hosts_lack(place: Place, run: Callable[..., Outcome], hosts: str) -> None:
-    folder = place.half if hosts == "one" else place.nowhere
-    helper = f"helper_{hosts}"
-    (folder / f"{helper}.py").write_text(HELPER)
-    said = run(INSIDE.format(helper=helper), folder=folder).said
-    assert re.match(
-        r"StartError: on host [01] \(\S+\).*: loading the function and its arguments failed: "
-        rf"ModuleNotFoundError: No module named '{helper}'",
-        said["error"],
-    )
-    assert re.match(r"ReplicaRaised: rank \d of 2 .* raised ModuleNotFoundError", said["fresh"])
-    for text in (said["error"], said["fresh"]):
-        assert f'Give xmp.launch runtime_env={{"working_dir": "{folder}"}}' in text
+def test_modules_that_hosts_lack(place: Place) -> None:
+    """One of them has helper_one, and none has helper_all."""
+    folders = {"helper_one": place.half, "helper_all": place.nowhere / "modules"}
+    for name, folder in folders.items():
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.py").write_text(HELPER)
+    stage = Stage(place.half)
+    driver = stage.start(BEGIN + INSIDE, str(folders["helper_all"]), env=place.cluster.env)
+    said = stage.outcome(driver, 120).said
+    stage.end()
+    for helper, folder in folders.items():
+        error, fresh = said[helper]
+        assert re.match(
+            r"StartError: on host [01] \(\S+\).*: loading the function and its arguments failed: "
+            rf"ModuleNotFoundError: No module named '{helper}'",
+            error,
+        )
+        assert re.match(r"ReplicaRaised: rank \d of 2 .* raised ModuleNotFoundError", fresh)
+        for text in (error, fresh):
+            assert f'Give xmp.launch runtime_env={{"working_dir": "{folder}"}}' in text
     assert said["first"] == [["first", True]] * 2
     assert said["second"] == [["second", True]] * 2
 
 
-@pytest.mark.parametrize("hosts", ["one", "all"])
-def test_a_script_that_hosts_cannot_import(
-    place: Place, run: Callable[..., Outcome], hosts: str
-) -> None:
-    folder = place.half if hosts == "one" else place.nowhere
-    helper = f"top_{hosts}"
-    (folder / f"{helper}.py").write_text(HELPER)
-    error = run(LACKING.format(helper=helper), folder=folder).said["error"]
+def test_a_script_that_a_host_cannot_import(place: Place, run: Callable[..., Outcome]) -> None:
+    (place.half / "helper_top.py").write_text(HELPER)
+    error = run(LACKING, folder=place.half).said["error"]
     assert re.match(r"StartError: .*host [01] \(\S+\).*ModuleNotFoundError", error), error
-    assert f'Give xmp.launch runtime_env={{"working_dir": "{folder}"}}' in error
+    assert f'Give xmp.launch runtime_env={{"working_dir": "{place.half}"}}' in error
 
 
 PACKAGE = """

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.support.ray_cluster import RayCluster
-from tests.support.stage import Outcome, Stage, slowness
+from tests.support.stage import Stage, slowness
 
 pytestmark = pytest.mark.ray
 
@@ -82,17 +81,19 @@ def elsewhere():
                     found.append((process.name(), files))
     return found
 
+def ended(call):
+    begin = time.monotonic()
+    try:
+        call()
+    except xmp.XmpError as error:
+        return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - begin}
+
+def again():
+    return list(xmp.launch(lambda rank: rank, **OPTIONS))
+
 if __name__ == "__main__":
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
 """
-
-
-@pytest.fixture
-def run(stage: Stage, cluster: RayCluster) -> Callable[..., Outcome]:
-    def run(source: str) -> Outcome:
-        return stage.run(BEGIN + source, timeout=150, env=cluster.env)
-
-    return run
 
 
 LARGE = """
@@ -127,11 +128,11 @@ if __name__ == "__main__":
     with contextlib.suppress(TimeoutError):
         until(lambda: not elsewhere(), 5)
     say(elsewhere=elsewhere())
+    del array
 """
 
 
-def test_arrays_larger_than_the_store(run: Callable[..., Outcome]) -> None:
-    said = run(LARGE).said
+def test_arrays_larger_than_the_store(said: dict[str, Any]) -> None:
     assert said["values"] == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [7.0, 3.0]]
     assert 0.9 < said["peak"] <= 1.1
     assert said["argument"] == [[-1.0, 1.5, 1], [1.5, 1.5, 1], [1.5, 1.5, 1], [1.5, 1.5, 1]]
@@ -143,7 +144,7 @@ def test_arrays_larger_than_the_store(run: Callable[..., Outcome]) -> None:
 
 
 UNKNOWN = """
-def result(rank, folder):
+def of_that_host(rank, folder):
     if rank != 2:
         return rank
     sys.path.append(folder)
@@ -153,24 +154,15 @@ def result(rank, folder):
     return of_that_host.Known()
 
 if __name__ == "__main__":
-    try:
-        xmp.launch(result, (sys.argv[1],), **OPTIONS)
-    except xmp.XmpError as error:
-        say(error=str(error))
-    say(again=list(xmp.launch(lambda rank: rank, **OPTIONS)))
+    unknown = ended(lambda: xmp.launch(of_that_host, (sys.argv[1],), **OPTIONS))
+    say(unknown={**unknown, "again": again()})
 """
 
 
-def test_a_result_that_does_not_load_in_the_driver(
-    stage: Stage, cluster: RayCluster, tmp_path: Any
-) -> None:
-    folder = tmp_path / "modules"
-    folder.mkdir()
-    process = stage.start(BEGIN + UNKNOWN, str(folder), env=cluster.env)
-    said = stage.outcome(process, 90).said
+def test_a_result_that_does_not_load_in_the_driver(said: dict[str, Any]) -> None:
     text = "rank 2's result cannot be loaded here: ModuleNotFoundError: No module named"
-    assert said["error"].startswith(f"{text} 'of_that_host'")
-    assert said["again"] == [0, 1, 2, 3]
+    assert f"{text} 'of_that_host'" in said["unknown"]["error"]
+    assert said["unknown"]["again"] == [0, 1, 2, 3]
 
 
 GONE = """
@@ -188,44 +180,39 @@ def parts_of(size, ask, look):
 
 files.parts_of = parts_of
 
-def result(rank):
+def of_rank_2(rank):
     return numpy.full(400_000_000 // 8, float(rank)) if rank == 2 else rank
 
-if __name__ == "__main__":
-    job = xmp.launch(result, join=False, **OPTIONS)
+def goes(number):
+    half_read.clear()
+    gone.clear()
+    job = xmp.launch(of_rank_2, join=False, **OPTIONS)
     actor = parent(job.hosts[1].pid)
     assert half_read.wait(60)
-    os.kill(actor, getattr(signal, sys.argv[1]))
+    os.kill(actor, number)
     gone.set()
-    begin = time.monotonic()
-    try:
-        job.join()
-    except xmp.XmpError as error:
-        say(error=f"{type(error).__name__}: {error}", seconds=time.monotonic() - begin)
-        del error
-    say(files=memory_files())
+    found = {**ended(job.join), "files": memory_files()}
     with contextlib.suppress(ProcessLookupError):
         os.kill(actor, signal.SIGCONT)
-    say(again=list(xmp.launch(lambda rank: rank, **OPTIONS)))
+    return {**found, "again": again()}
+
+if __name__ == "__main__":
+    say(SIGKILL=goes(signal.SIGKILL))
+    say(SIGSTOP=goes(signal.SIGSTOP))
 """
 
 
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
-def test_a_host_is_gone_while_its_result_is_read(
-    stage: Stage, cluster: RayCluster, number: str
-) -> None:
-    slow = slowness()
-    process = stage.start(BEGIN + GONE, number, env=cluster.env)
-    outcome = stage.outcome(process, 120)
-    said = outcome.said
-    assert said["error"].startswith("HostLost: host 1 "), outcome
-    assert number == "SIGSTOP" or said["seconds"] < (2 + 5) * slow  # with the grace of the others
-    assert said["files"] == {}
-    assert said["again"] == [0, 1, 2, 3]
+def test_a_host_is_gone_while_its_result_is_read(said: dict[str, Any], number: str) -> None:
+    found, slow = said[number], said["slow"]
+    assert found["error"].startswith("HostLost: host 1 "), said
+    assert number == "SIGSTOP" or found["seconds"] < (2 + 5) * slow  # with the grace of the others
+    assert found["files"] == {}
+    assert found["again"] == [0, 1, 2, 3]
 
 
 NEVER_THERE = """
-def argument(rank, array):
+def last(rank, array):
     return float(array[-1])
 
 def kill():
@@ -239,26 +226,31 @@ if __name__ == "__main__":
     job.join()
     thread = threading.Thread(target=kill)
     thread.start()
-    begin = time.monotonic()
-    try:
-        xmp.launch(argument, (numpy.full(50_000_000, 1.5),), **OPTIONS)
-    except xmp.XmpError as error:
-        say(error=f"{type(error).__name__}: {error}", seconds=time.monotonic() - begin)
-        del error
+    never = ended(lambda: xmp.launch(last, (numpy.full(50_000_000, 1.5),), **OPTIONS))
     thread.join()
     with contextlib.suppress(TimeoutError):
         until(lambda: not memory_files(), 5)
-    say(files=memory_files())
-    say(again=list(xmp.launch(lambda rank: rank, **OPTIONS)))
+    say(never={**never, "files": memory_files(), "again": again()})
 """
 
 
-def test_a_host_is_gone_while_it_gets_an_argument(stage: Stage, cluster: RayCluster) -> None:
+def test_a_host_is_gone_while_it_gets_an_argument(said: dict[str, Any]) -> None:
+    found = said["never"]
+    assert found["error"].startswith("HostLost: host "), said
+    assert found["seconds"] < (2 + 5 + 3) * said["slow"]
+    assert found["files"] == {}
+    assert found["again"] == [0, 1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def said(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one driver has found; GONE comes last, as it changes xmp."""
+    stage = Stage(tmp_path_factory.mktemp("driver"))
+    (stage.folder / "modules").mkdir()
     slow = slowness()
-    process = stage.start(BEGIN + NEVER_THERE, env=cluster.env)
-    outcome = stage.outcome(process, 120)
-    said = outcome.said
-    assert said.get("error", "").startswith("HostLost: host "), outcome
-    assert said["seconds"] < (2 + 5 + 3) * slow
-    assert said["files"] == {}
-    assert said["again"] == [0, 1, 2, 3]
+    source = BEGIN + LARGE + UNKNOWN + NEVER_THERE + GONE
+    driver = stage.start(source, str(stage.folder / "modules"), env=cluster.env)
+    outcome = stage.outcome(driver, 300)
+    assert outcome.code == 0, outcome
+    stage.gone()
+    return {**outcome.said, "slow": slow}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from tests.support import notebook_kernel
 from tests.support.in_script import is_alive
 from tests.support.notebook_kernel import BEGIN, RESTART, text_of
-from tests.support.ray_cluster import RayCluster, cluster_of
+from tests.support.ray_cluster import RayCluster
 from tests.support.stage import ROOT, SUPPORT, Stage
 from tests.support.waiting import until
 
@@ -98,12 +97,6 @@ with open('pids') as file:
 until(lambda: not any(map(is_alive, pids)), 2, lambda: str(pids))""",
     "after": "note('last')",
 }
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    with cluster_of(tmp_path_factory.mktemp("nodes"), {}, {}) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

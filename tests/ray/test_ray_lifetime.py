@@ -6,11 +6,13 @@ import signal
 import tempfile
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.support.in_script import signals
+from tests.support.ray_cluster import RayCluster
 from tests.support.ray_hosts import RAY
 from tests.support.stage import Outcome, Stage
 from tests.support.waiting import until
@@ -26,10 +28,13 @@ HEAD = """
     ONE = dict(hosts=1, engine="ray", nprocs=2, runtime="cpu", progress=False)
 
     def begin():
-        ray.init(
-            num_cpus=8, num_gpus=0, include_dashboard=False, log_to_driver=False,
-            object_store_memory=100_000_000, logging_level=30, _temp_dir=os.environ["RAY_FOLDER"],
-        )
+        own = {}
+        if "RAY_FOLDER" in os.environ:
+            own = dict(
+                num_cpus=8, num_gpus=0, include_dashboard=False,
+                object_store_memory=100_000_000, _temp_dir=os.environ["RAY_FOLDER"],
+            )
+        ray.init(log_to_driver=False, logging_level=30, **own)
 
     def rank(rank):
         return rank
@@ -61,6 +66,13 @@ def ray_folder() -> Iterator[str]:
         yield folder
 
 
+class Ended(NamedTuple):
+    """A driver that has ended, and its folder."""
+
+    outcome: Outcome
+    folder: Path
+
+
 def start(stage: Stage, ray_folder: str, source: str) -> Any:
     guarded = textwrap.indent(source, "    ")
     return stage.start(HEAD + guarded, env={**RAY, "RAY_FOLDER": ray_folder})
@@ -75,7 +87,7 @@ def ended(stage: Stage, ray_folder: str, source: str, code: int = 0) -> Outcome:
 
 def test_agents_stay_until_something_ends_them(stage: Stage, ray_folder: str) -> None:
     """An actor or agent that is killed or stopped meanwhile, shutdown(), the idle limit,
-    ray.shutdown()."""
+    ray.shutdown(); the end of the program, which ends replicas that are daemons."""
     source = """
     from xmp.plugins.ray import group
 
@@ -103,18 +115,16 @@ def test_agents_stay_until_something_ends_them(stage: Stage, ray_folder: str) ->
     begin()
     assert list(xmp.launch(rank, **ONE)) == [0, 1]
     in_script.say(**found)
+    job = xmp.launch(until_go, join=False, daemon=True, **ONE)
+    until(lambda: len(list(HERE.glob("in-fn-*"))) == 2, 60)
     """
     said = ended(stage, ray_folder, source).said
-    assert said == {
-        "kept": True,
-        "another after its actor": True,
-        "another after signal 9": True,
-        "another after signal 19": True,
-    }
+    other = ("its actor", "signal 9", "signal 19")
+    assert said == {"kept": True, **{f"another after {each}": True for each in other}}
+    assert not list(stage.folder.glob("done-*"))
 
 
-def test_fifty_launches_leave_as_much_as_two(stage: Stage, ray_folder: str) -> None:
-    source = """
+MANY = """
     def held():
         return len(os.listdir("/proc/self/fd")), threading.active_count()
 
@@ -124,28 +134,7 @@ def test_fifty_launches_leave_as_much_as_two(stage: Stage, ray_folder: str) -> N
         if number in (9, 49):
             found.append(held())
     in_script.say(found=found)
-    """
-    before, after = ended(stage, ray_folder, source).said["found"]
-    assert all(late <= early + 1 for early, late in zip(before, after)), (before, after)
 
-
-@pytest.mark.parametrize("daemon", [True, False])
-def test_the_driver_ends_before_its_replicas(stage: Stage, ray_folder: str, daemon: bool) -> None:
-    source = f"""
-    job = xmp.launch(until_go, join=False, daemon={daemon}, **ONE)
-    until(lambda: len(list(HERE.glob("in-fn-*"))) == 2, 60)
-    """
-    driver = start(stage, ray_folder, source)
-    if not daemon:
-        stage.reached(driver, "in-fn-0", "in-fn-1", seconds=90)
-        (stage.folder / "go").touch()
-    assert stage.outcome(driver, 120).code == 0
-    assert len(list(stage.folder.glob("done-*"))) == (0 if daemon else 2)
-
-
-def test_a_fork_of_the_driver_refuses_to_launch(stage: Stage, ray_folder: str) -> None:
-    source = """
-    assert list(xmp.launch(rank, **ONE)) == [0, 1]
     pid = os.fork()
     if not pid:
         try:
@@ -154,10 +143,38 @@ def test_a_fork_of_the_driver_refuses_to_launch(stage: Stage, ray_folder: str) -
             (HERE / "refusal").write_text(f"{type(error).__name__}: {error}")
         os._exit(0)
     os.waitpid(pid, 0)
-    assert list(xmp.launch(rank, **ONE)) == [0, 1]
-    """
-    ended(stage, ray_folder, source)
-    text = (stage.folder / "refusal").read_text()
+    in_script.say(after_fork=list(xmp.launch(rank, **ONE)))
+
+    job = xmp.launch(until_go, join=False, daemon=False, **ONE)
+    until(lambda: len(list(HERE.glob("in-fn-*"))) == 2, 60)
+"""
+
+
+@pytest.fixture(scope="module")
+def many(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """A driver of the cluster that ends before the replicas of its last launch."""
+    stage = Stage(tmp_path_factory.mktemp("driver"))
+    driver = stage.start(HEAD + textwrap.indent(MANY, "    "), env=cluster.env)
+    stage.reached(driver, "in-fn-0", "in-fn-1", seconds=180)
+    (stage.folder / "go").touch()
+    outcome = stage.outcome(driver, 60)
+    assert outcome.code == 0, outcome
+    stage.gone()
+    return Ended(outcome, stage.folder)
+
+
+def test_fifty_launches_leave_as_much_as_two(many: Ended) -> None:
+    before, after = many.outcome.said["found"]
+    assert all(late <= early + 1 for early, late in zip(before, after)), (before, after)
+
+
+def test_the_driver_waits_at_its_end_for_replicas_that_are_no_daemons(many: Ended) -> None:
+    assert len(list(many.folder.glob("done-*"))) == 2
+
+
+def test_a_fork_of_the_driver_refuses_to_launch(many: Ended) -> None:
+    assert many.outcome.said["after_fork"] == [0, 1]
+    text = (many.folder / "refusal").read_text()
     assert text.startswith("StartError:")
     assert "is a fork of one that is connected to Ray" in text
 

@@ -11,13 +11,12 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.ray_cluster import RayCluster, cluster_of
+from tests.support.ray_cluster import RayCluster
 from tests.support.stage import Outcome, Stage
 from tests.support.waiting import until
 
@@ -43,19 +42,6 @@ BEGIN = """
             return f"{type(error).__name__}: {error}"
         return "no error"
 """
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The folder of each node."""
-    return [tmp_path_factory.mktemp(f"host{index}") for index in range(2)]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, hosts: list[Path]) -> Iterator[RayCluster]:
-    nodes = [{"cwd": folder} for folder in hosts]
-    with cluster_of(tmp_path_factory.mktemp("nodes"), *nodes) as cluster:
-        yield cluster
 
 
 LIVE = (

@@ -28,6 +28,10 @@ ENV = {
     # Ray's log monitors list their folder 10 times a second (ray 2.60, _private/log_monitor.py): a
     # fifth of what the lane computes. With more files than this it is every half second.
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
+    # Or the first driver has the head start a worker for each processor, and uses one of them.
+    "RAY_prestart_worker_first_driver": "0",
+    # Or workers, and what they start, have niceness 15: beside another lane they hardly run.
+    "RAY_worker_niceness": "0",
 }
 """Of clusters and drivers of tests."""
 _STORE = 120_000_000
@@ -57,9 +61,13 @@ class RayCluster:
         env: dict[str, str] | None = None,
         resources: dict[str, float] | None = None,
         options: tuple[str, ...] = (),
+        logs: bool = False,
         **how: Any,
     ) -> subprocess.Popen[str]:
-        """Start another node; ``how`` are options of Popen."""
+        """Start another node; ``how`` are options of Popen.
+
+        ``logs``: drivers can have what Ray's workers write there, which takes one process more.
+        """
         index = len(self.nodes)
         where = ["--head", f"--port={self.port}", "--include-dashboard=false"]
         if index:
@@ -71,6 +79,7 @@ class RayCluster:
                 f"--node-ip-address=127.0.0.{2 + index}", f"--num-cpus={cpus}",
                 f"--object-store-memory={_STORE}", f"--temp-dir={self.folder / f't{index}'}",
                 f"--resources={json.dumps(resources or {})}", "--disable-usage-stats",
+                f"--include-log-monitor={str(logs).lower()}",
                 "--min-worker-port=0", "--max-worker-port=0", *options,
                 env={**ENV, "RAY_TMPDIR": str(self.folder), **(env or {})},
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, **how,

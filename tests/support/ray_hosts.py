@@ -24,7 +24,15 @@ __all__ = ["CORES", "GRACE", "RAY", "RayCluster", "RayDriver", "cluster_on_netwo
 GRACE = 1.0
 CORES = 4
 """That each host says it has."""
-RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+RAY = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    # Or the first driver has the head start a worker for each processor, and uses one of them.
+    "RAY_prestart_worker_first_driver": "0",
+    # Or workers, and what they start, have niceness 15: beside another lane they hardly run.
+    "RAY_worker_niceness": "0",
+}
 PORT = 6379
 _TEMPORARY = "/run/ray"
 """Each host has a /run of its own, in memory."""
@@ -63,6 +71,7 @@ class RayCluster:
                 str(ray), "start", *(own if index == 0 else [f"--address={self.address}"]),
                 f"--node-ip-address={host.address}", f"--num-cpus={CORES}", "--num-gpus=0",
                 "--object-store-memory=150000000", f"--temp-dir={_TEMPORARY}",
+                "--include-log-monitor=false",
                 folder=self.stage.folder,
             )  # fmt: skip
             with open(self.stage.folder / f"ray-start-{index}", "w") as out:
