@@ -7,11 +7,12 @@ that calls ``ray.init`` would start a cluster of its own on each host, or run un
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterator, Sequence
 
 from xmp._payload.script import is_guard, line_outside_guard, main_source
 from xmp._payload.top_imports import parsed
+
+from .surroundings import is_rays
 
 __all__ = ["would_connect"]
 
@@ -21,19 +22,13 @@ def would_connect() -> bool:
     source = main_source()
     if source is None:
         return False
-    if line_outside_guard(source.path) or source.path.startswith(_rays_folder()):
+    # In a task or an actor __main__ is a script of Ray's (2.60, default_worker.py).
+    if line_outside_guard(source.path) or is_rays(source.path):
         return True
     try:
         return any(_is_init(each) for each in _run_by_import(parsed(source.path).body))
     except (OSError, SyntaxError, ValueError):
         return False
-
-
-def _rays_folder() -> str:
-    """In a task or an actor ``__main__`` is a script of Ray's (2.60, default_worker.py)."""
-    import ray
-
-    return os.path.dirname(os.path.abspath(str(ray.__file__))) + os.sep
 
 
 def _run_by_import(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:

@@ -9,7 +9,6 @@ cluster as another driver. The address is the driver's
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
 import re
@@ -22,7 +21,15 @@ from typing import Any, NamedTuple
 from xmp._hosts.engines.environment import without_launchers
 from xmp._os import probe
 
-__all__ = ["ProgramPath", "for_agent", "is_packages", "path", "program_path", "without_rays"]
+__all__ = [
+    "ProgramPath",
+    "for_agent",
+    "is_packages",
+    "is_rays",
+    "path",
+    "program_path",
+    "without_rays",
+]
 
 _SET_BY_RAY = ("RAY_", "TPU_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT", "SPT_NOENV")
 """Ray 2.60 sets OMP_NUM_THREADS, PYTHONBREAKPOINT and SPT_NOENV (_private/worker.py, setproctitle)
@@ -121,13 +128,23 @@ def path(driver: ProgramPath) -> list[str]:
     _private/worker.py): only the first is in the path of a script, and none of them may hide what
     a ``working_dir`` brings.
     """
-    rays = os.path.dirname(os.path.abspath(importlib.import_module("ray").__file__ or "")) + os.sep
     added = {*driver.first, *driver.last, driver.folder}
     kept = {*os.environ.get("PYTHONPATH", "").split(os.pathsep)}
-    own = [p for p in sys.path if not p.startswith(rays) and (p not in added or p in kept)]
+    own = [p for p in sys.path if not is_rays(p) and (p not in added or p in kept)]
     first, last = ([p for p in part if os.path.isdir(p)] for part in driver[:2])
     parts = (own, first, last) if _runtime_env().get("working_dir") else (first, own, last)
     return list(dict.fromkeys(itertools.chain(*parts)))
+
+
+def is_rays(path: str) -> bool:
+    """Return whether a path is in Ray's own folder.
+
+    Links are followed: Python does so for the folder of a script, and Ray's workers are scripts.
+    """
+    import ray
+
+    folder = os.path.realpath(os.path.dirname(str(ray.__file__)))
+    return os.path.realpath(path).startswith(folder + os.sep)
 
 
 def is_packages(folder: str) -> bool:
