@@ -38,8 +38,8 @@ def test_an_unknown_runtime_is_refused_with_what_was_probably_meant(
             planner.plan(request, known)
         guess, _, allowed = str(caught.value).partition("Allowed: ")
         assert [word for word in meant if word not in guess] == []
-        assert allowed.startswith(", ".join(n for n in runtimes.names() if n != "fake"))
-    with pytest.raises(PlanError, match=r"runtime='zebra' is not known. Allowed: .*cuda.*cpu"):
+        assert allowed.startswith(", ".join(sorted({*runtimes.names()} - {"fake"})))
+    with pytest.raises(PlanError, match=r"runtime='zebra' is not known. Allowed: cpu, cuda, "):
         planner.plan(Request(runtime="zebra"), here)
 
 
@@ -52,7 +52,7 @@ def test_a_typo_does_not_show_the_runtime_of_tests(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Fake", "FAKE ", "fake:0"])
 def test_the_runtime_of_tests_is_named_where_it_is_meant(name: str) -> None:
-    with pytest.raises(PlanError, match=r'meant "fake"\. Allowed: .*paddle, fake, cpu, or leave'):
+    with pytest.raises(PlanError, match=r'meant "fake"\. Allowed: cpu, cuda, fake, jax, '):
         planner.plan(Request(runtime=name), HostFacts(cpus=(0, 1)))
 
 

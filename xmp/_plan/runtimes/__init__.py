@@ -69,9 +69,9 @@ def get(name: str, source: str = "runtime") -> Runtime:
     known = [r.name for r in _table() if not r.for_tests]
     guess = _meant(name, (*names(), *others), [*known, *others])
     instead = f" You probably meant {guess}." if guess else ""
-    allowed = (r.name for r in _table() if not r.for_tests or guess == f'"{r.name}"')
+    shown = {r.name for r in _table() if not r.for_tests or guess == f'"{r.name}"'} | {*others}
     raise PlanError(
-        f"{source}={brief(name)} is not known.{instead} Allowed: {', '.join((*allowed, *others))}, "
+        f"{source}={brief(name)} is not known.{instead} Allowed: {', '.join(sorted(shown))}, "
         "or leave it out.",
         code="XMP-P06",
     )
