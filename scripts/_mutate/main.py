@@ -26,7 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 HIGHER = ("xmp/_hosts", "xmp/plugins")
 TESTS = {
     "_words": ("plans", "project/test_reprs.py", "supervisor/test_limits.py"),
-    "_rules": ("supervisor/test_watch.py", "supervisor/test_limits.py", "supervisor", "launcher"),
+    "_rules": (
+        *("supervisor/test_watch.py", "supervisor/test_limits.py"),
+        *("supervisor/test_restart_rules.py", "supervisor", "launcher"),
+    ),
     "_plan": ("plans", "host", "commands"),
     "_os": (
         "host",

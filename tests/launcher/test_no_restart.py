@@ -15,8 +15,8 @@ import xmp
 from tests.support.launching import METHODS, always_fails, failure, launch, never_returns
 from tests.support.stage import Script
 from tests.support.waiting import until
-from xmp._processes.launcher import restart_rules
 from xmp._processes.messages.launch import Interrupt, Stop
+from xmp._rules import restarts
 
 pytestmark = pytest.mark.failing
 
@@ -66,7 +66,7 @@ def test_the_same_exception_twice_ends_the_restarts(method: str, tmp_path: Path)
     assert len(error.history) == 1
     earlier = str(error).split("\n\n")[-2].splitlines()
     assert earlier[0] == "Earlier attempts (max_restarts=3):"
-    assert earlier[-1] == restart_rules.CANNOT_HELP
+    assert earlier[-1] == restarts.CANNOT_HELP
     assert earlier[-1].startswith("restarting cannot help: the same exception at the same line")
 
 
@@ -86,25 +86,11 @@ def test_what_may_pass_is_tried_again_later(
     )
 
 
-def test_no_attempt_is_announced_for_which_there_is_no_time(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The next attempt would begin after a second, and the whole call may take a hundred."""
-    path = tmp_path / "attempts"
-    options = {"nprocs": 1, "max_restarts": 5, "timeout": 100.0}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("xmp._processes.launcher.restart_rules.rest", lambda cause, count: 1000.0)
-        error = failure("forkserver", counts, str(path), unreachable, **options)
-    assert path.read_text() == "x"
-    assert "not restarted: timeout=100 is over before that, in 1000 s" in str(error)
-    assert "restart 1 of" not in capfd.readouterr().err
-
-
 def test_the_time_before_an_attempt_is_that_of_nobody(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A join with a limit returns, a request to end is heard at once."""
-    monkeypatch.setattr(restart_rules, "rest", lambda failure, restarts: 600.0)
+    monkeypatch.setattr(restarts, "rest", lambda failure, restarts: 600.0)
     path = tmp_path / "attempts"
     context = launch(
         method, counts, str(path), unreachable, nprocs=1, max_restarts=1, join=False, grace=1

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from xmp._processes.launcher import restart_rules
 from xmp._processes.messages.launch import Done
 from xmp._processes.report.replica_error import not_loaded
+from xmp._rules import restarts
 from xmp._rules.limits import START, Overdue
 from xmp._rules.watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN, is_victim
 from xmp._words import errors
@@ -213,4 +213,4 @@ def may_mend(error: BaseException, launch: LaunchOverHosts) -> bool:
     if verdict is not None:
         return not verdict.final
     reports = [host.over for host in launch.hosts if host.over is not None and host.over.kind]
-    return any(over.mends for over in reports) or restart_rules.may_mend(launch.outcome, error)
+    return any(over.mends for over in reports) or restarts.may_mend(launch.outcome, error)

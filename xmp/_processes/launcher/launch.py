@@ -17,6 +17,7 @@ from xmp._processes.messages.timeline import StartTimeline, slow_start
 from xmp._processes.report.stack_texts import living
 from xmp._processes.terminal.lender import TerminalLender
 from xmp._processes.terminal.progress import Progress
+from xmp._rules.restarts import may_mend
 from xmp._words.errors import XmpError
 
 from . import ending, leftovers
@@ -29,7 +30,6 @@ from .other_hosts import OtherHosts
 from .outcome import Outcome
 from .preemption import Sigterm
 from .replica_process import Reports
-from .restart_rules import may_mend
 from .shared_reader import SharedReader, seconds_to
 from .supervisor_link import SupervisorLink
 

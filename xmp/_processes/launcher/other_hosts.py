@@ -23,11 +23,10 @@ from xmp._processes.messages.launch import (
 )
 from xmp._processes.report import host_error
 from xmp._processes.system import linux, processes
+from xmp._rules.restarts import may_mend
 from xmp._rules.watch import is_victim
 from xmp._words.errors import XmpError
 from xmp._words.host_words import HostFailure
-
-from .restart_rules import may_mend
 
 if TYPE_CHECKING:
     from xmp._processes.messages.order import Failure

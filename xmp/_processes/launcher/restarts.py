@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -17,14 +18,13 @@ from xmp._os.skips import is_skip
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 from xmp._processes.messages.timeline import StartTimeline
-from xmp._words.errors import ReplicaError, ReplicaTimeout, XmpError
+from xmp._rules.restarts import FailedAttempt, RestartRules
+from xmp._words.errors import ReplicaError, ReplicaFailure, ReplicaTimeout, XmpError
 
-from . import restart_rules
 from .job import Call, Job
 from .launch import ENDINGS, Launch
 from .launch_registry import running_launches
 from .outcome import Outcome
-from .restart_rules import CANNOT_HELP, Fault
 from .shared_reader import seconds_to
 from .wakeups import Wakeups
 
@@ -46,18 +46,10 @@ class RestartingLaunch:
         """What a ``join`` has given instead, with patience."""
         self._past: list[tuple[str, Exception]] = []
         """Of each earlier attempt: a line that says when and how it failed, and its error."""
-        self._paused_for = 0
-        """Nanoseconds for which the earlier attempts were paused."""
         self._asked: Message | None = None
         """The request to end the launch."""
         self._failed: Exception | None = None
         """Why the next attempt could not be made."""
-        self._fault: Fault | None = None
-        """Of the attempt before."""
-        self._resumes: float | None = None
-        """When the next attempt is made, once that is settled."""
-        self._hopeless = ""
-        """Why none was made although there were some left."""
         self._watches = False
         self._wakeups = Wakeups()
         self._maker = 0
@@ -68,7 +60,9 @@ class RestartingLaunch:
             if call.telling is not None:
                 call.telling.finish(error)
             raise
-        self._called = self._attempt.job.called
+        limits, most = call.settings.limits, call.settings.max_restarts
+        total = limits.total if limits else None
+        self._rules = RestartRules(most, total, self._attempt.job.called)
         running_launches.discard(self._attempt)
         running_launches.add(self)
 
@@ -159,7 +153,7 @@ class RestartingLaunch:
         """Raise the error of the last attempt, if there is one, with those of the earlier ones."""
         error = self._failed or _error_of(self._attempt)
         if error is not None:
-            if (self._past or self._hopeless) and not getattr(error, "history", ()):
+            if (self._past or self._rules.hopeless) and not getattr(error, "history", ()):
                 self._add_history(error)
             raise error
 
@@ -167,7 +161,8 @@ class RestartingLaunch:
         lines = [line for line, _ in self._past]
         if lines:
             lines.insert(0, f"Earlier attempts (max_restarts={self._call.settings.max_restarts}):")
-        text = "\n".join([*lines, self._hopeless] if self._hopeless else lines)
+        hopeless = self._rules.hopeless
+        text = "\n".join([*lines, hopeless] if hopeless else lines)
         if isinstance(error, XmpError):
             error._add(text)
         elif isinstance(error, TypeError):
@@ -200,49 +195,62 @@ class RestartingLaunch:
 
     def _judge(self, attempt: Launch, end: float | None) -> bool:
         """Finish, or make the next attempt when it is time; False if ``end`` is before that."""
-        error = _error_of(attempt)
+        error, rules = _error_of(attempt), self._rules
         while True:
-            refusal = "" if error is None else self._refusal(attempt, error)
+            failed = self._seen(attempt, error)
+            refusal = "" if error is None else rules.refusal(failed, time.monotonic_ns())
             if refusal:
                 log.debug("no restart: %s", refusal)
             if refusal or not isinstance(error, Exception):
                 self._finish()
                 return True
-            if self._resumes is None:
-                self._resumes = time.monotonic() + self._announced(attempt, error)
-            if time.monotonic() >= self._resumes:
+            if rules.begins is None:
+                self._announce(attempt, error, rules.pause(failed))
+                rules.settle(failed, time.monotonic_ns())
+            begins = (rules.begins or 0) / 1e9
+            if time.monotonic() >= begins:
                 break
             if end is not None and time.monotonic() >= end:
                 return False
-            until = self._resumes if end is None else min(self._resumes, end)
+            until = begins if end is None else min(begins, end)
             self._wakeups.wait(lambda: self._asked is not None, seconds_to(until))
-        self._restart(attempt, error)
+        self._restart(attempt, error, failed)
         return True
 
-    def _announced(self, attempt: Launch, error: Exception) -> float:
-        """Say that another attempt follows; the seconds until then."""
-        count, seconds = len(self._past), self._rest(error)
+    def _seen(self, attempt: Launch, error: BaseException | None) -> FailedAttempt:
+        """Return what the rules have to know of an attempt."""
+        ended = self._asked is not None or attempt.asked_to_end
+        return FailedAttempt(
+            began=attempt.job.called,
+            paused_for=attempt.deadlines.paused_for,
+            ended_by_user=ended,
+            mends=error is not None and not ended and attempt.may_mend(error),
+            cause=_cause(error),
+            returned=bool(getattr(error, "results", ())),
+            alone=attempt.others is None,
+        )
+
+    def _announce(self, attempt: Launch, error: Exception, seconds: float) -> None:
+        """Say that another attempt follows."""
         when = f" in {seconds:g} s" if seconds else ""
         words = restart_words(error, attempt.outcome.failed_on)
         most = self._call.settings.max_restarts
-        log.warning("restart %d of %d%s: %s", count + 1, most, when, words)
-        return seconds
+        log.warning("restart %d of %d%s: %s", len(self._past) + 1, most, when, words)
 
-    def _restart(self, attempt: Launch, error: Exception) -> None:
-        past, paused_for = self._past, self._paused_for
-        self._resumes, self._fault = None, _fault_of(attempt, error)
+    def _restart(self, attempt: Launch, error: Exception, failed: FailedAttempt) -> None:
+        past, rules = self._past, copy(self._rules)
         self._past = [*past, self._described(attempt, error)]
-        self._paused_for += attempt.deadlines.paused_for
+        self._rules.restarted(failed)
         try:
             self._attempt = self._make(self._next_call())
             running_launches.discard(self._attempt)
             if self._watches:
                 self._attempt.watch_alone()
-        except BaseException as failed:
-            if signals.from_handler(failed) or not isinstance(failed, Exception):
-                self._past, self._paused_for = past, paused_for  # there is no attempt after it
+        except BaseException as failure:
+            if signals.from_handler(failure) or not isinstance(failure, Exception):
+                self._past, self._rules = past, rules  # there is no attempt after it
                 raise
-            self._failed = failed
+            self._failed = failure
             self._finish()
         for request in (self._given, self._asked):  # before it was made, or while
             if request is not None:
@@ -251,49 +259,9 @@ class RestartingLaunch:
     def _next_call(self) -> Call:
         # `timeout` counts for all attempts together, the other limits for each.
         limits = self._call.settings.limits
-        limits = limits and replace(limits, first=self._called + self._paused_for)
+        limits = limits and replace(limits, first=self._rules.first)
         count = len(self._past)
         return self._call.using(restart_count=count, limits=limits, grace=self.grace)
-
-    def _refusal(self, attempt: Launch, error: BaseException) -> str:
-        """Why no attempt follows; empty if one does."""
-        if self._asked is not None or attempt.asked_to_end:
-            return "the program or its user has ended the launch"
-        if len(self._past) >= self._call.settings.max_restarts:
-            return f"max_restarts={self._call.settings.max_restarts} are made"
-        total = self._call.settings.limits.total if self._call.settings.limits else None
-        paused_for = self._paused_for + attempt.deadlines.paused_for
-        if total is not None and time.monotonic_ns() >= self._called + paused_for + total:
-            return "timeout= is over"
-        if not attempt.may_mend(error):
-            return "the next attempt would fail in the same way"
-        self._hopeless = CANNOT_HELP if self._has_failed_so_before(attempt, error) else ""
-        if not self._hopeless and total is not None and attempt.others is None:
-            self._hopeless = self._out_of_time(error, self._called + paused_for + total, total)
-        return self._hopeless
-
-    def _out_of_time(self, error: BaseException, end: int, total: int) -> str:
-        """Say that ``timeout`` is over before the next attempt would begin; empty if it is not.
-
-        For a launcher that decides alone: the failure that says how long to wait is one host's.
-        """
-        rest = self._rest(error)
-        if self._resumes is not None or time.monotonic_ns() + rest * 1e9 < end:
-            return ""
-        return f"not restarted: timeout={total / 1e9:g} is over before that, in {rest:g} s"
-
-    def _rest(self, error: BaseException) -> float:
-        """Return the seconds before the next attempt."""
-        cause = _cause(error)
-        return 0.0 if cause is None else restart_rules.rest(cause, len(self._past))
-
-    def _has_failed_so_before(self, attempt: Launch, error: BaseException) -> bool:
-        """Whether this attempt has failed as the one before, at once.
-
-        The launchers of several hosts must decide alike, and only one of them has the failure.
-        """
-        alone = attempt.others is None
-        return alone and self._fault is not None and _fault_of(attempt, error) == self._fault
 
     def _described(self, attempt: Launch, error: Exception) -> tuple[str, Exception]:
         """When and how it failed, without results: they may be large, and only the last count."""
@@ -325,16 +293,11 @@ def _error_of(attempt: Launch) -> BaseException | None:
     return None
 
 
-def _cause(error: BaseException) -> Any:
-    """The failure that a replica's error is about; None of other errors."""
-    one = isinstance(error, ReplicaError) and not isinstance(error, ReplicaTimeout)
-    return error.failures[0] if one and error.failures else None  # type: ignore[attr-defined]
-
-
-def _fault_of(attempt: Launch, error: BaseException) -> Fault | None:
-    cause = _cause(error)
-    returned = bool(getattr(error, "results", ()))
-    return cause and restart_rules.fault_of(cause, attempt.job.called, returned)
+def _cause(error: BaseException | None) -> ReplicaFailure | None:
+    """Return the failure that a replica's error is about; None of other errors."""
+    if not isinstance(error, ReplicaError) or isinstance(error, ReplicaTimeout):
+        return None
+    return error.failures[0] if error.failures else None
 
 
 def restart_words(error: Exception, where: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Which failures end the restarts, and which only wait: rules on plain values."""
+"""Which failures end the restarts, which only wait, and until when: rules on plain values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from xmp._processes.launcher.restart_rules import fault_of, passes, rest
 from xmp._processes.messages.order import Failure
+from xmp._rules.restarts import (
+    CANNOT_HELP,
+    FailedAttempt,
+    RestartRules,
+    fault_of,
+    passes,
+    rest,
+)
 
 SECOND = 10**9
 BEGAN = 7 * SECOND
@@ -104,3 +111,82 @@ def test_every_kind_of_oserror_is_known_by_its_name() -> None:
     assert {each.__name__ for each in known if issubclass(each, (OSError, MemoryError))} <= {
         each.__name__ for each in known if passes(raised(each.__name__))
     }
+
+
+# --- from one attempt to the next --------------------------------------------------------------
+
+LATER = raised("ConnectionRefusedError", "not there yet")
+LATE = "not restarted: timeout=10 is over before that"
+USER = "the program or its user has ended the launch"
+
+
+def attempt(cause: Failure | None = FIRST, **more: bool | int) -> FailedAttempt:
+    return FailedAttempt(BEGAN, cause=cause, **more)  # type: ignore[arg-type]
+
+
+def rules(most: int = 3, seconds: int | None = None, *past: FailedAttempt) -> RestartRules:
+    """Those of a call at ``BEGAN``, after the attempts in ``past``."""
+    made = RestartRules(most, seconds and seconds * SECOND, BEGAN)
+    for each in past:
+        made.restarted(each)
+    return made
+
+
+OTHER = attempt(raised("KeyError"))
+REFUSALS = [
+    # the rules, the attempt that has failed, seconds since the call, why there is no other
+    (rules(3), attempt(), 1, ""),
+    (rules(0), attempt(), 1, "max_restarts=0 are made"),
+    (rules(2, None, OTHER), attempt(), 1, ""),
+    (rules(2, None, OTHER, OTHER), attempt(), 1, "max_restarts=2 are made"),
+    (rules(3), attempt(ended_by_user=True), 1, USER),
+    (rules(0), attempt(ended_by_user=True), 1, USER),
+    (rules(3), attempt(mends=False), 1, "the next attempt would fail in the same way"),
+    # Errors that are about no replica: a lost supervisor, a start that took too long.
+    (rules(3, None, attempt(None)), attempt(None), 1, ""),
+    # The same fault twice, in the attempt before and not in one before that.
+    (rules(3, None, attempt()), attempt(), 1, CANNOT_HELP),
+    (rules(3, None, attempt(), OTHER), attempt(), 1, ""),
+    (rules(3, None, attempt(LATER)), attempt(LATER), 1, ""),
+    (rules(3, None, attempt()), attempt(returned=True), 1, ""),
+    (rules(3, None, attempt()), attempt(alone=False), 1, ""),
+    # `timeout` counts for all attempts; the time of a pause does not count.
+    (rules(3, 10), attempt(), 9, ""),
+    (rules(3, 10), attempt(), 10, "timeout= is over"),
+    (rules(3, 10), attempt(paused_for=5 * SECOND), 14, ""),
+    (rules(3, 10), attempt(paused_for=5 * SECOND), 15, "timeout= is over"),
+    (rules(3, 10, attempt(LATER, paused_for=5 * SECOND)), attempt(), 14, ""),
+    (rules(3, 10, attempt(LATER, paused_for=5 * SECOND)), attempt(), 15, "timeout= is over"),
+    # What may pass waits, unless the time is over before that. Of several hosts one knows.
+    (rules(3, 10), attempt(LATER), 8, ""),
+    (rules(3, 10), attempt(LATER), 9, f"{LATE}, in 1 s"),
+    (rules(3, 10, OTHER), attempt(LATER), 7, ""),
+    (rules(3, 10, OTHER), attempt(LATER), 8, f"{LATE}, in 2 s"),
+    (rules(3, 10), attempt(LATER, alone=False), 9, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("known", "failed", "seconds", "why"), REFUSALS)
+def test_why_no_attempt_follows(
+    known: RestartRules, failed: FailedAttempt, seconds: int, why: str
+) -> None:
+    assert known.refusal(failed, BEGAN + seconds * SECOND) == why
+    # Only what the user could not know beforehand is added to the error.
+    assert known.hopeless == (why if why.startswith(("restarting", "not")) else "")
+
+
+def test_an_attempt_begins_after_its_pause_whatever_time_is_left_then() -> None:
+    known, failed = rules(3, 10), attempt(LATER)
+    at = BEGAN + 8 * SECOND
+    assert known.refusal(failed, at) == ""
+    known.settle(failed, at)
+    assert known.begins == at + SECOND
+    assert known.refusal(failed, known.begins) == ""  # asked again when the pause is over
+    known.restarted(failed)
+    assert known.begins is None
+    assert known.pause(failed) == 2
+
+
+def test_the_next_attempt_counts_from_the_call() -> None:
+    known = rules(3, 10, attempt(paused_for=5 * SECOND), attempt(LATER, paused_for=SECOND))
+    assert (known.made, known.first) == (2, BEGAN + 6 * SECOND)
