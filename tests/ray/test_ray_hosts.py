@@ -17,8 +17,6 @@ import xmp
 from tests.support.ray_cluster import RayCluster, cluster_of
 from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
-from xmp.plugins.ray.actor import _versions
-from xmp.plugins.ray.host_faults import refuse_versions
 
 pytestmark = pytest.mark.ray
 
@@ -354,27 +352,6 @@ def test_hosts_that_cannot_be_used(cluster: RayCluster, tmp_path: Path) -> None:
         " did not answer within 3 s (start_timeout): Ray has not started a process there, or it "
         "hangs [XMP-H07]"
     )
-
-
-OTHERS = (
-    ({"xmp": "0.0.1"}, f"has xmp 0.0.1, and this process has xmp {xmp.__version__}. Run there, in"),
-    (
-        {"python": "3.8.20"},
-        f"has Python 3.8.20, and this process {platform.python_version()}: functions",
-    ),
-)
-
-
-@pytest.mark.parametrize(("there", "words"), OTHERS)
-def test_hosts_with_another_version(there: dict[str, Any], words: str) -> None:
-    """By what the actors there say."""
-    same = _versions()
-    refuse_versions([same, same])
-    with pytest.raises(xmp.PlanError, match=f"host {HERE} {re.escape(words)}") as one:
-        refuse_versions([same, {**same, **there}])
-    assert str(one.value).endswith("-m pip install . [XMP-H03]")
-    with pytest.raises(xmp.PlanError, match=r"\(and 2 more hosts like it\)"):
-        refuse_versions([{**same, **there}] * 3)
 
 
 LOST = (

@@ -11,7 +11,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .signals import Handler, SigAction, guard, in_main, is_of_library, sigaction
+from .kernel_handlers import SigAction, is_of_library, sigaction
+from .signals import Handler, guard, in_main
 
 __all__ = ["by_default", "handled"]
 

@@ -22,17 +22,18 @@ In threads other than the main one no handler runs, and all of this does nothing
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # without the enums of signal: it is used in forks
-import ctypes
 import os
 import sys
 import threading
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from .kernel_handlers import set_in_python
+
 __all__ = [
-    "DUMP_SIGNAL", "Handler", "SigAction", "apart", "as_usual", "blocked", "deferred", "deliver",
-    "from_handler", "give_up", "guard", "held_ends", "in_handler", "in_main", "interruptible",
-    "is_noted", "is_of_library", "keep_deferred", "returned", "returning", "sigaction", "step",
+    "DUMP_SIGNAL", "Handler", "apart", "as_usual", "blocked", "deferred", "deliver", "from_handler",
+    "give_up", "guard", "held_ends", "in_handler", "in_main", "interruptible", "is_noted",
+    "keep_deferred", "returned", "returning", "step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -48,44 +49,10 @@ _LOOK_SECONDS = 1.0
 _NUMBERS = tuple(
     sorted(int(n) for n in _signal.valid_signals() if n not in (_signal.SIGKILL, _signal.SIGSTOP))
 )
-SigAction = ctypes.c_char * 256
-"""A struct sigaction: more bytes than any system's has."""
-sigaction = ctypes.CDLL(None).sigaction
 
 
 class _Noted(BaseException):
     """A signal came while xmp waits: this ends the wait."""
-
-
-_OF_LIBRARIES = ("ray._private.worker", "ray._private.node")
-"""Modules whose handlers are none of the program's: ``ray.init`` sets one of SIGTERM that ends the
-process (2.60), and then, by absl, one in the kernel before Python's. It passes the signal on, but
-aborts the process 3 s later (absl/debugging/failure_signal_handler.h, alarm_on_failure_secs)."""
-_aside: dict[int, Any] = {}
-"""What the kernel had for signals that a library handles, while xmp's handler is in its place."""
-
-
-def is_of_library(handler: Any) -> bool:
-    """Return whether a library has set the handler, and the program has not."""
-    return getattr(handler, "__module__", None) in _OF_LIBRARIES
-
-
-def _set(number: int, handler: Any) -> None:
-    """Set Python's handler, and leave the kernel's as it is, unless a library has set both.
-
-    The kernel's may be one that faulthandler has put before Python's, and it has flags
-    (siginterrupt).
-    """
-    action = SigAction()
-    known = sigaction(number, None, action) == 0
-    library = is_of_library(_signal.getsignal(number))
-    _signal.signal(number, handler)
-    if known and library and handler is guard.note:
-        _aside[number] = action
-    elif is_of_library(handler) and number in _aside:
-        sigaction(number, _aside.pop(number), None)
-    elif known:
-        sigaction(number, action, None)
 
 
 def in_main() -> bool:
@@ -126,7 +93,7 @@ class _Guard:
         self.raised: BaseException | None = None
         """The last exception that a handler of the program raised."""
         self.note: Handler = self._note
-        self.set = _set
+        self.set = set_in_python
 
     # --- the handler ---------------------------------------------------------------------------
 
