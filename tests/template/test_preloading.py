@@ -264,6 +264,46 @@ def test_what_is_offered_during_a_trial_is_tried_next(
     assert not candidates.waiting
 
 
+BUSY = """
+    import os, signal, sys, time
+    import in_script, xmp
+    from waiting import until
+
+    def note(text):
+        with open(os.environ["USERS_LOG"], "a") as log:
+            log.write(f"{text} {os.getpid()}\\n")
+
+    def noted():
+        return [line.split() for line in open(os.environ["USERS_LOG"])]
+
+    def uses(rank):
+        import lazyone
+        return os.getpid(), in_script.template_above()
+
+    def waits(rank):
+        until(lambda: os.path.exists("go"), 30)
+        note("end")
+
+    if __name__ == "__main__":
+        said = list(xmp.spawn(uses, nprocs=2, runtime="cpu"))
+        running = xmp.spawn(waits, nprocs=2, runtime="cpu", join=False)
+        template, users = said[0][1], [pid for pid, _ in said]
+        (trial,) = until(lambda: [pid for _, pid in noted() if int(pid) not in users], 30)
+        until(lambda: not os.path.exists(f"/proc/{trial}"), 30)
+        open("go", "w").close()
+        running.join()
+        until(lambda: ["lazyone", str(template)] in noted(), 30)
+        in_script.say(order=[text for text, _ in noted()])
+"""
+
+
+def test_a_template_imports_nothing_while_a_launch_runs(stage: Stage) -> None:
+    """It hears of no end meanwhile: the error of a launch came 5 s late, as JAX was imported."""
+    said = launch(stage, "", "", source=BUSY).said
+    replicas, trial, template = ["lazyone"] * 2, "lazyone", "lazyone"
+    assert said["order"] == [*replicas, trial, "end", "end", template]
+
+
 def test_what_an_import_prints_is_not_shown_twice(stage: Stage) -> None:
     outcome = launch(stage, "printone,goodone", "goodone")
     assert outcome.out.count("a word of printone") == 1  # the launcher's own import
