@@ -148,6 +148,9 @@ def plain(text: str, differs: str) -> list[str]:
     """Sorted lines and columns, without what differs from run to run and from Python to Python."""
     text = NOISE.sub("", text)
     text = re.sub(differs, "", text, flags=re.MULTILINE) if differs else text
+    text = re.sub(
+        r"(?<=\))(?=Results\()", "\n", text
+    )  # two processes without buffers, as torchrun's
     text = re.sub(r"pid \d+", "pid", re.sub(r"0x[0-9a-f]+", "0x", text))
     text = re.sub(r'"[^"]*/ctypes/__init__.py", line \d+', "ctypes", text)
     return sorted(each.strip() for each in re.split(r"\n|  +", text) if each.strip(" ~^"))

@@ -122,6 +122,8 @@ class ForkServer:
         watch = linux.open_pidfd(launcher)
         self._launcher = -1 if watch is None else watch
         self._launcher_pid = launcher
+        self._launches: set[int] = set()
+        """The supervisors that it has forked and that run."""
         self._ends: float | None = None
         """When everything that still runs is killed; set once the launcher is dead."""
         for source in (connection.fileno(), self._children.fileno(), self._launcher):
@@ -147,7 +149,7 @@ class ForkServer:
             for key, _ in events:
                 self._handle(key.fd)
             self._flush()
-            if not self._children.own:  # its end would not be heard during the import: seconds
+            if not self._launches:  # the end of one would not be heard during the import: seconds
                 self._import(self._candidates.take_harmless(), {})
             trial = self._candidates.trial
             if trial is not None and trial.left == 0:
@@ -234,6 +236,8 @@ class ForkServer:
                     self._become(request, descriptors)
         if pid:
             self._children.own.add(pid)
+            if isinstance(request, messages.ForkSupervisor):
+                self._launches.add(pid)
             self._connection.post(messages.Forked(pid, request.token))
         close_all(descriptors)
         if self._one_launch:
@@ -292,6 +296,7 @@ class ForkServer:
         for pid, status in self._children.reap():
             if pid in self._children.own:
                 self._children.own.discard(pid)
+                self._launches.discard(pid)
                 supervisors.append(messages.ProcessEnded(pid, status))
             elif trial is not None and pid == trial.pid:
                 if trial.pipe in self._selector.get_map():
