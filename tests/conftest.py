@@ -47,12 +47,12 @@ ABILITIES = {
 OTHER_METHODS = ("spawn", "fork")
 
 
-def repeats_a_method(item: pytest.Item) -> bool:
-    """Whether it is another start method's case of a test that is no contract of its room."""
+def has_another_method(item: pytest.Item) -> bool:
+    """Whether it is the case of a test for a start method that is not the default."""
     given = getattr(item, "callspec", None)
-    if given is None or item.get_closest_marker("each_method"):
-        return False
-    return any(isinstance(value, str) and value in OTHER_METHODS for value in given.params.values())
+    return given is not None and any(
+        isinstance(value, str) and value in OTHER_METHODS for value in given.params.values()
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # -m selects in the same hook
@@ -66,8 +66,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if frameworks_of(item.path):
             item.add_marker(pytest.mark.framework)
-    for item in filter(repeats_a_method, items):
-        item.add_marker(pytest.mark.methods)
+    for item in filter(has_another_method, items):
+        item.add_marker(pytest.mark.another_method)
+        if not item.get_closest_marker("each_method"):
+            item.add_marker(pytest.mark.methods)
     wanted = {m.name for item in items for m in item.iter_markers()} & ABILITIES.keys()
     for name in wanted:
         able, reason = ABILITIES[name]

@@ -34,11 +34,20 @@ def words(path: Path) -> list[str]:
 
 
 def without_luck(lines: list[str]) -> list[str]:
-    """Leave out of a table of ranks how and when those ended that were not the cause."""
-    table = [at for at, line in enumerate(lines) if line.startswith(("rankwhat", "-----"))]
-    begin, end = table or (0, 0)
-    cause = [line for line in lines[begin:end] if re.match(r"\d+cause", line)]
-    return [*lines[:begin], *cause, *lines[end:]]
+    """Leave out how and when those ranks ended that were not the cause."""
+    kept: list[str] = []
+    skips = ""  # the line before which something is kept again
+    for line in lines:
+        if skips and line.startswith(skips):
+            skips = ""
+        if not skips or re.match(r"\d+cause", line):
+            kept.append(line)
+        if line.startswith("rankwhat"):  # a table, without times where nobody has failed later
+            kept[-1], skips = "rank", "-----"
+        elif line == "Alsofailed:":
+            kept.pop()
+            skips = "--"
+    return kept
 
 
 @pytest.mark.parametrize("kind", ["bench", "how"])
