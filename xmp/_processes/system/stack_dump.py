@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import os
 import time
 from collections.abc import Iterable
@@ -11,12 +12,15 @@ from typing import Protocol
 from xmp._os import marks, proc
 from xmp._os.signals import DUMP_SIGNAL
 
+from . import processes
+
 __all__ = ["DUMP_SIGNAL", "STACKS", "StackFile", "StackSource", "enable_stacks", "take"]
 
 STACKS = "xmp-stacks-"
 """The name of a replica's stacks file, before the rank: other processes find the file by it."""
 _ANSWER_SECONDS = 0.5
 _POLL = 0.002  # seconds
+_LOOK_FOR_ENDS = 10  # polls
 _LONGEST = 1024 * 1024
 _STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "in an uninterruptible call"}
 
@@ -94,11 +98,15 @@ def take(replicas: Iterable[StackSource]) -> dict[int, str]:
 
 
 def _wait_for_answers(before: dict[StackSource, int]) -> None:
+    """Wait until all have answered that live: one that was told to end may be gone by now."""
     sizes = dict.fromkeys(before, -1)
     end = time.monotonic() + _ANSWER_SECONDS
-    while time.monotonic() < end:
+    for poll in itertools.count():
         now = {replica: replica.stacks.size() for replica in before}
-        if all(now[each] == sizes[each] and now[each] > before[each] for each in before):
+        missing = [r for r in before if now[r] != sizes[r] or now[r] <= before[r]]
+        if poll % _LOOK_FOR_ENDS == _LOOK_FOR_ENDS - 1:
+            missing = [replica for replica in missing if not processes.is_gone(replica.pid)]
+        if not missing or time.monotonic() >= end:
             break
         sizes = now
         time.sleep(_POLL)
@@ -134,7 +142,7 @@ def _threads(pid: int) -> list[dict[str, str]]:
 
 
 def _no_answer(pid: int) -> str:
-    if proc.process(pid) is None:
+    if processes.is_gone(pid):
         return "ended before it answered\n"
     return f"no answer: {_state(pid)}\n"
 
