@@ -42,7 +42,7 @@ def without_luck(lines: list[str]) -> list[str]:
             skips = ""
         if not skips or re.match(r"\d+cause", line):
             kept.append(line)
-        if line.startswith("rankwhat"):  # a table, without times where nobody has failed later
+        if line.startswith("rankwhat"):  # a table, of fewer columns where no other has failed
             kept[-1], skips = "rank", "-----"
         elif line == "Alsofailed:":
             kept.pop()
