@@ -149,9 +149,10 @@ class RestartRules:
         """Return the seconds before the next attempt."""
         return 0.0 if failed.cause is None else rest(failed.cause, self.made)
 
-    def settle(self, failed: FailedAttempt, now: int) -> None:
-        """Note that the next attempt begins after its pause."""
+    def settle(self, failed: FailedAttempt, now: int) -> int:
+        """Note that the next attempt begins after its pause. Return that time."""
         self.begins = now + int(self.pause(failed) * 1e9)
+        return self.begins
 
     def restarted(self, failed: FailedAttempt) -> None:
         """Note that the next attempt is made."""

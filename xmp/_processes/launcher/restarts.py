@@ -204,15 +204,15 @@ class RestartingLaunch:
             if refusal or not isinstance(error, Exception):
                 self._finish()
                 return True
-            if rules.begins is None:
+            begins = rules.begins
+            if begins is None:
                 self._announce(attempt, error, rules.pause(failed))
-                rules.settle(failed, time.monotonic_ns())
-            begins = (rules.begins or 0) / 1e9
-            if time.monotonic() >= begins:
+                begins = rules.settle(failed, time.monotonic_ns())
+            if time.monotonic_ns() >= begins:
                 break
             if end is not None and time.monotonic() >= end:
                 return False
-            until = begins if end is None else min(begins, end)
+            until = begins / 1e9 if end is None else min(begins / 1e9, end)
             self._wakeups.wait(lambda: self._asked is not None, seconds_to(until))
         self._restart(attempt, error, failed)
         return True
@@ -238,6 +238,7 @@ class RestartingLaunch:
         log.warning("restart %d of %d%s: %s", len(self._past) + 1, most, when, words)
 
     def _restart(self, attempt: Launch, error: Exception, failed: FailedAttempt) -> None:
+        self._rules.begins = None  # whatever comes of making it: another would be announced
         past, rules = self._past, copy(self._rules)
         self._past = [*past, self._described(attempt, error)]
         self._rules.restarted(failed)
