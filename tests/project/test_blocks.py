@@ -140,6 +140,8 @@ def two_cores() -> Iterator[None]:
 NOISE = re.compile(
     r"^(?:\[Gloo\]|xmp: the start took |[WE]\d{4} \S+ \d+ \S*torch/distributed/).*\n", re.MULTILINE
 )
+GLUED = re.compile(r"(?<=\))(?=Results\()")
+"""Where two processes without buffers, as torchrun's, have written into one line."""
 PROMPT = r"\(Pdb[^)]*\) ?"
 TYPED = re.compile(rf"^{PROMPT}(.*)\n", re.MULTILINE)
 
@@ -148,9 +150,7 @@ def plain(text: str, differs: str) -> list[str]:
     """Sorted lines and columns, without what differs from run to run and from Python to Python."""
     text = NOISE.sub("", text)
     text = re.sub(differs, "", text, flags=re.MULTILINE) if differs else text
-    text = re.sub(
-        r"(?<=\))(?=Results\()", "\n", text
-    )  # two processes without buffers, as torchrun's
+    text = GLUED.sub("\n", text)
     text = re.sub(r"pid \d+", "pid", re.sub(r"0x[0-9a-f]+", "0x", text))
     text = re.sub(r'"[^"]*/ctypes/__init__.py", line \d+', "ctypes", text)
     return sorted(each.strip() for each in re.split(r"\n|  +", text) if each.strip(" ~^"))

@@ -18,8 +18,15 @@ import psutil
 from tests.support.stage import Stage
 from tests.support.waiting import until
 
-__all__ = ["ENV", "RayCluster", "cluster_of"]
+__all__ = ["ENV", "LIGHT", "RayCluster", "cluster_of"]
 
+LIGHT = {
+    # Or the first driver has the head start a worker for each processor, and uses one of them.
+    "RAY_prestart_worker_first_driver": "0",
+    # Or workers, and what they start, have niceness 15: beside another lane they hardly run.
+    "RAY_worker_niceness": "0",
+}
+"""Settings of clusters that share two cores with other tests."""
 ENV = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -28,10 +35,7 @@ ENV = {
     # Ray's log monitors list their folder 10 times a second (ray 2.60, _private/log_monitor.py): a
     # fifth of what the lane computes. With more files than this it is every half second.
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
-    # Or the first driver has the head start a worker for each processor, and uses one of them.
-    "RAY_prestart_worker_first_driver": "0",
-    # Or workers, and what they start, have niceness 15: beside another lane they hardly run.
-    "RAY_worker_niceness": "0",
+    **LIGHT,
 }
 """Of clusters and drivers of tests."""
 _STORE = 120_000_000

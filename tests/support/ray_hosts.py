@@ -16,6 +16,7 @@ from typing import Any
 from tests.support import ray_program
 from tests.support.in_script import comm, is_alive, parent
 from tests.support.namespaces import Host, network
+from tests.support.ray_cluster import LIGHT
 from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
 
@@ -28,10 +29,7 @@ RAY = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
-    # Or the first driver has the head start a worker for each processor, and uses one of them.
-    "RAY_prestart_worker_first_driver": "0",
-    # Or workers, and what they start, have niceness 15: beside another lane they hardly run.
-    "RAY_worker_niceness": "0",
+    **LIGHT,
 }
 PORT = 6379
 _TEMPORARY = "/run/ray"
