@@ -52,6 +52,8 @@ class Row:
     quick: bool = False
     also: tuple[Key, ...] = ()
     """Shown without judging."""
+    gpu: bool = False
+    """Measured on a host with a CUDA device only."""
 
     @property
     def keys(self) -> set[Key]:
@@ -93,6 +95,8 @@ CASES = {
         Case("crash", "work_crash.py", ("xmp", "floor"), counts=(64,)),
         Case("steps", "work_steps.py", ("xmp", "torch"), counts=(4,)),
         Case("data parallel", "work_data_parallel.py", ("xmp",), counts=(2,)),
+        Case("gpu", "work_gpu.py", ("xmp", "torch", "floor"), counts=(1,)),
+        Case("gpu jax", "work_gpu_jax.py", ("xmp", "multiprocessing", "floor"), counts=(1,)),
         Case("idle", "work_entered.py", ("xmp",), probe=driver.idle, once=True),
         Case("import", "work_import.py", ("xmp", "multiprocessing")),
         Case("facts", "work_facts.py", ("xmp", "python")),
@@ -221,6 +225,16 @@ ROWS = (
                 at_most=1.05,
             ),
         ),
+    ),
+    Row(
+        "one replica on a GPU, call to first NCCL all-reduce done, warm",
+        (_faster("gpu", "torch", 2), _floor("gpu", 1.5)),
+        gpu=True,
+    ),
+    Row(
+        "one replica on a GPU, call to first jitted JAX step done, warm",
+        (_faster("gpu jax", "multiprocessing", 1.2), _floor("gpu jax", 1.5)),
+        gpu=True,
     ),
     Row(
         "idle launcher, template and supervisor over 10 s",

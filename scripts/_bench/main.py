@@ -12,7 +12,8 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,15 @@ def chosen(options: argparse.Namespace) -> list[Row]:
         found = [row for row in ROWS if re.search(options.rows, row.name)]
         if not found:
             sys.exit(f"no row matches {options.rows!r}; there are:\n" + _names())
-        return found
-    return [row for row in ROWS if row.quick or not options.quick]
+    else:
+        found = [row for row in ROWS if row.quick or not options.quick]
+    if not (able := [row for row in found if _has_gpu() or not row.gpu]):
+        sys.exit(f"rows that match {options.rows!r} need a CUDA device, which this host has not")
+    return able
+
+
+def _has_gpu() -> bool:
+    return Path("/dev/nvidiactl").exists()
 
 
 def _names() -> str:
@@ -80,8 +88,15 @@ def facts(cpus: Sequence[int], rounds: int) -> dict[str, Any]:
         "cores usable": len(os.sched_getaffinity(0)),
         "rounds": rounds,
         "python": platform.python_version(),
-        "versions": {name: metadata.version(name) for name in names},
+        "versions": dict(_versions(names)),
     }
+
+
+def _versions(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Give the versions of those that are installed: the rows of a GPU do without Ray."""
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            yield name, metadata.version(name)
 
 
 def _processor() -> str:

@@ -259,21 +259,25 @@ def test_a_documented_program_after_the_change_of_its_import(stage: Stage, tmp_p
 # --- tensors on a GPU -----------------------------------------------------------------------------
 
 
-def adds_on_the_gpu(index: int, tensor: Any) -> None:
-    import torch
+ON_A_GPU = """
+    import sys, torch, torch.multiprocessing as mp, xmp
 
-    assert tensor.is_cuda
-    tensor[index] += index + 1  # a place of its own: replicas share the memory
-    torch.cuda.synchronize()
+    def adds(index, tensor):
+        assert tensor.is_cuda
+        tensor[index] += index + 1  # a place of its own: replicas share the memory
+        torch.cuda.synchronize()
+
+    if __name__ == "__main__":
+        tensor = torch.zeros(2, device="cuda")
+        for start in (xmp.start_processes, mp.start_processes):
+            start(adds, (tensor,), nprocs=2, start_method=sys.argv[1])
+        print(tensor.tolist())
+"""
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_tensors_on_a_gpu_travel_as_arguments(method: str) -> None:
+def test_tensors_on_a_gpu_travel_as_arguments(stage: Stage, method: str) -> None:
     """By CUDA's own handles, so that both sides see one memory; "fork" cannot use CUDA at all."""
-    import torch
-
-    tensor = torch.zeros(2, device="cuda")
-    for start in (xmp.start_processes, mp.start_processes):
-        start(adds_on_the_gpu, (tensor,), nprocs=2, start_method=method)
-    assert tensor.tolist() == [2.0, 4.0]
+    outcome = stage.run(ON_A_GPU, method, timeout=120)
+    assert "[2.0, 4.0]" in outcome.out
