@@ -189,6 +189,28 @@ def test_nor_where_xmp_looks_for_the_script(monkeypatch: pytest.MonkeyPatch) -> 
         assert caught.value is ended
 
 
+def test_a_signal_from_before_is_heard_where_code_of_the_program_begins(at: Any) -> None:
+    """A result is loaded while a message is taken in, and that may take long.
+
+    Not at the end of a replica: each step of it is to run, whatever has come before.
+    """
+    heard = []
+    at(0, lambda: heard.append("heard"))
+    with signals.deferred(), signals.blocked():
+        signal.raise_signal(signal.SIGUSR1)
+        assert not heard
+        with signals.as_usual(insists=True):
+            assert heard == ["heard"]
+        signals.guard.keeps = True
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+            with signals.as_usual():
+                assert heard == ["heard"]
+        finally:
+            signals.guard.keeps = False
+    assert heard == ["heard"] * 2
+
+
 def test_code_that_is_called_for_the_program_may_catch_what_its_handler_raises() -> None:
     """``env=`` and ``events=`` are functions of the user's, with their own alarms."""
     with alarms_that_raise(), signals.deferred(), signals.as_usual():

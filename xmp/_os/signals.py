@@ -90,6 +90,8 @@ class _Guard:
         self.ours: dict[int, Handler] = {}
         """xmp's own handlers, of signals for which the program has none."""
         self.waiting = False
+        self.keeps = False
+        """Whether signals are noted until the process ends (``keep_deferred``)."""
         self.raised: BaseException | None = None
         """The last exception that a handler of the program raised."""
         self.note: Handler = self._note
@@ -234,8 +236,10 @@ class _Scope:
         guard.mode = mode
         if mode == _AS_USUAL and self._before != _AS_USUAL:
             try:
-                if self._before == _DEFERRED and guard.noted:
-                    guard.deliver()  # what the program runs now may take long
+                # What the program runs now may take long: also a result, which is loaded while a
+                # message is taken in, and so ``blocked``.
+                if guard.noted and not guard.keeps:
+                    guard.deliver()
                 if self._apart:
                     guard.restore(but=guard.ours)
             except BaseException:
@@ -296,7 +300,7 @@ def keep_deferred() -> None:
     """Only note signals from here on until the process ends: for the last lines of a replica."""
     if in_main():
         guard.set = _signal.signal  # a call of ctypes would write into 100 pages of a fork
-        guard.mode = _BLOCKED
+        guard.mode, guard.keeps = _BLOCKED, True
         guard.replace()
 
 
@@ -369,7 +373,7 @@ def _after_fork() -> None:
     if guard.theirs or guard.ours:
         for number in [n for n in guard.ours if n not in guard.theirs]:
             _signal.signal(number, _signal.SIG_DFL)
-        guard.mode, guard.waiting = _AS_USUAL, False
+        guard.mode, guard.waiting, guard.keeps = _AS_USUAL, False, False
         guard.noted.clear()
         guard.ours.clear()
         guard.restore()
