@@ -149,11 +149,11 @@ def start(
     make_log_files(call, plan)
     with _head_start(plan, call.settings.start_method):
         from .launcher.job import Job
-        from .launcher.launch import Launch
+        from .launcher.supervised import SupervisedLaunch
 
         if call.telling is None:
             call = replace(call, telling=event_stream(call.observer))
-        launch = Launch(Job.of(call, plan, called, leases or {}, hosts), release)
+        launch = SupervisedLaunch(Job.of(call, plan, called, leases or {}, hosts), release)
         try:
             launch.start()
         except StartError:

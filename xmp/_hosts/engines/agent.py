@@ -224,8 +224,8 @@ class HostAgent:
             error = raised
         self._started_it.set()
         over = _report(launch, error)
-        if launch is not None and launch.others is not None:
-            launch.others.leave()
+        if launch is not None:
+            launch.leave_hosts()
         self._leave_streams()
         self._over = True  # before the driver can answer
         self.send(over)

@@ -1,48 +1,30 @@
 """A launch over hosts, as the driver runs it: start the agents, take in their messages, clean up.
 
-Its holder uses it like a ``Launch`` of one host. What an agent passes on goes into one ``Outcome``
-for the replicas of all hosts; how it has failed is decided when all have ended (``verdict``).
+What an agent passes on goes into one ``Outcome`` for the replicas of all hosts; how it has failed
+is decided when all have ended (``verdict``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import select
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from xmp._os import signals
-from xmp._processes.launcher import ending
-from xmp._processes.launcher.deadlines import Deadlines, soonest
-from xmp._processes.launcher.events import NullEvents
+from xmp._processes.launcher.deadlines import soonest
 from xmp._processes.launcher.job import Job
-from xmp._processes.launcher.launch import ENDINGS
-from xmp._processes.launcher.launch_registry import (
-    reap_finished,
-    running_launches,
-)
-from xmp._processes.launcher.outcome import Outcome
-from xmp._processes.launcher.preemption import Sigterm
-from xmp._processes.launcher.replica_process import Reports
-from xmp._processes.launcher.shared_reader import SharedReader, seconds_to
+from xmp._processes.launcher.launch import Launch
+from xmp._processes.launcher.launch_registry import reap_finished, running_launches
+from xmp._processes.launcher.shared_reader import seconds_to
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.hosts import HostOrder, StartHost
-from xmp._processes.messages.launch import (
-    Interrupt,
-    Kill,
-    Pause,
-    Preempt,
-    Resume,
-    SetGrace,
-    Stop,
-)
+from xmp._processes.messages.launch import Interrupt, Kill, Stop
 from xmp._processes.messages.order import PackedCall
 from xmp._processes.messages.timeline import StartTimeline
 from xmp._processes.system import linux
 from xmp._processes.terminal.console import signals_of_the_user
-from xmp._processes.terminal.progress import Progress
 from xmp._words.errors import XmpError
 
 from .clocks import as_here, as_there
@@ -65,7 +47,7 @@ _LOOK_EVERY = 2.0
 """Seconds between two looks whether an agent is stopped."""
 
 
-class HostsLaunch:
+class HostsLaunch(Launch):
     """One launch over hosts, from the orders to the last report."""
 
     def __init__(
@@ -78,17 +60,7 @@ class HostsLaunch:
         logs: HostLogs,
     ) -> None:
         """``planned`` gives the plan for the port at which host 0 meets the others."""
-        self.job, self._logs = job, logs
-        self.grace = job.settings.grace
-        self.patience = 0.0
-        self.outcome = Outcome(job, Reports(self))  # type: ignore[arg-type]
-        self.finished = False
-        self.asked_to_end = False
-        self.others = None
-        self.sigterm = Sigterm()
-        self.events = job.telling or NullEvents()
-        self.progress = Progress(job.host.replicas, job.called, job.progress)
-        self.deadlines = Deadlines(job, self.progress)
+        super().__init__(job, lends=False)
         self.hosts: list[Host] = []
         self.agents: Sequence[Agent] = ()
         self.output = HostsOutput(len(orders), packed.cell)
@@ -96,8 +68,7 @@ class HostsLaunch:
         self._group, self._orders, self._packed, self._planned = group, orders, packed, planned
         self._port = 0
         """Which host 0 has found, once it has."""
-        self._late = LateHosts()
-        self._reader = SharedReader(self._readable, self._read)
+        self._late, self._logs = LateHosts(), logs
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -117,13 +88,13 @@ class HostsLaunch:
                 self._wait_for_start()
             except BaseException as error:
                 if self.hosts and not isinstance(error, XmpError):
-                    ending.in_order(self, error)  # replicas may be in the function already
+                    self._end_in_order(error)  # replicas may be in the function already
                 with signals.blocked():
                     self._abandon(error)
                 raise
         self.progress.hide()
         if not self.finished:
-            running_launches.add(self)  # type: ignore[arg-type]
+            running_launches.add(self)
         elif not self.outcome.processes and not self._may_restart():
             self.raise_error()
 
@@ -153,9 +124,10 @@ class HostsLaunch:
         def started() -> bool:
             return len(self.outcome.processes) == len(self.job.host.replicas) or self.finished
 
-        with signals_of_the_user(self._by_signal, self.print_stacks):
-            while not self._reader.until(started, self._next_look(None)):
-                self._glance()
+        with signals_of_the_user(self.lender.by_signal, self.print_stacks):
+            while not self._reader.until(started, soonest(self.progress.next(), self._next_look())):
+                self.progress.glance(self._doing)
+                self._look()
 
     def _doing(self) -> str:
         waited = [host.agent.name for host in self.hosts if not host.came]
@@ -168,41 +140,20 @@ class HostsLaunch:
             self._group.close()
             self.output.close()
             self.progress.close()
+            self.lender.end()
             self._reader.close()
             self.events.end(error)
 
     # --- messages ------------------------------------------------------------------------------
 
-    def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send the user's request to all hosts that have not ended."""
-        self.asked_to_end = self.asked_to_end or isinstance(message, ENDINGS)
-        if isinstance(message, SetGrace):
-            self.grace = self.patience = message.seconds
-        elif isinstance(message, Preempt):
-            self.sigterm.came(0)
-        self.order(message)
-
-    def order(self, message: Message) -> None:
-        """Send a request that the user has not made."""
-        self.deadlines.asked(message)
+    def _send(self, message: Message, _: Sequence[int]) -> None:
         if isinstance(message, (Interrupt, Stop, Kill)):
             self._late.asked_to_end(self.grace + self.patience)
             for host in self.hosts:
                 host.ends_unstarted()
-        if not self.finished:
-            self.progress.asked(message)
-            for host in self.hosts:
-                if not host.is_over:
-                    with contextlib.suppress(Closed):  # what is read next says why
-                        host.agent.send(message)
-
-    def take_in(self, until: Callable[[], bool], seconds: float) -> None:
-        """Take in messages until then, the last one, or for so long."""
-        self._reader.until(lambda: until() or self.finished, seconds)
-
-    def reap(self) -> None:
-        """Take in the messages that have arrived, unless another thread does."""
-        self._reader.take_in()
+        for host in self._heard():
+            with contextlib.suppress(Closed):  # what is read next says why
+                host.agent.send(message)
 
     def _heard(self) -> list[Host]:
         return [host for host in self.hosts if not host.is_over]
@@ -251,67 +202,21 @@ class HostsLaunch:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    def wait(
-        self,
-        timeout: float | None,
-        owned: bool = False,
-        enough: Callable[[], bool] = lambda: False,
-    ) -> bool:
-        """Take in messages until the end, until that is ``enough``, or for ``timeout`` seconds.
+    def _next_look(self) -> float | None:
+        return soonest(seconds_to(self._late.ends), self.stacks.left(), _LOOK_EVERY)
 
-        As ``Launch.wait``.
-        """
-        with ending.while_waiting(self, owned, self._by_signal):
-            return self._wait_for_end(timeout, enough)
-
-    def _wait_for_end(self, timeout: float | None, enough: Callable[[], bool]) -> bool:
-        end = None if timeout is None else time.monotonic() + timeout
-
-        def over() -> bool:
-            return self.finished or enough()
-
-        while True:
-            left = seconds_to(end)
-            if self._reader.until(over, self._next_look(left)):
-                if self.finished:
-                    self.sigterm.carry_out(self.outcome)
-                return self.finished
-            if left == 0:
-                return False
-            self._glance()
-
-    def _glance(self) -> None:
-        self.progress.glance(self._doing)
+    def _look(self) -> None:
         self.stacks.glance()
         self._late.kill(self.hosts)
 
-    def _by_signal(self, message: Interrupt | Pause | Resume) -> None:
-        if isinstance(message, Interrupt):
-            raise KeyboardInterrupt
-        self.ask(message)
-
-    def _next_look(self, left: float | None) -> float | None:
-        given = left, seconds_to(self._late.ends), self.progress.next(), self.stacks.left()
-        return soonest(*given, _LOOK_EVERY)
-
-    def end_within(self, seconds: float) -> None:
-        """Wait for the end that was asked for; kill agents that do not answer."""
-        if not self._reader.until(lambda: self.finished, seconds):
-            with signals.blocked():
-                self._late.kill_now(self.hosts)
-                self.output.give_up()
-                self._reader.until(lambda: self.finished, None)
+    def _kill(self) -> None:
+        self._late.kill_now(self.hosts)
+        self.output.give_up()
 
     # --- ending --------------------------------------------------------------------------------
 
-    def finish(self) -> None:
-        """Clean up after the last message of the last host; signal handlers are ``blocked``."""
-        if self.finished:
-            return
-        self.finished = True
+    def _clean_up(self) -> None:
         settle(self)
-        self.progress.close()
-        running_launches.discard(self)
         self._reader.close()
         for agent in self.agents:
             agent.rest()
@@ -320,14 +225,10 @@ class HostsLaunch:
         self._group.release(any(host.lost for host in self.hosts))
         self.events.end(self.error())
 
-    def drop(self) -> None:
-        """Forget the launch, in a forked child of the driver: it belongs to the parent."""
-        self.finished = True
-        self.progress.drop()
-        self.outcome.broken = XmpError("only the process which launched it can join it")
+    def _forget(self) -> str:
         self._group.drop()
         self.output.drop()
-        self.events.drop()
+        return "only the process which launched it can join it"
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -361,7 +262,15 @@ class HostsLaunch:
         return may_mend(error, self)
 
     def watch_alone(self) -> None:
-        """The agents hear each other without this process."""
+        """Do nothing: the agents hear each other without this process."""
+
+    def leave_hosts(self) -> None:
+        """Do nothing: the agents say that."""
+
+    @property
+    def decides_alone(self) -> bool:
+        """Return True: one verdict of all hosts comes here."""
+        return True
 
     def host_of(self, rank: int) -> Host:
         """The host that runs a replica."""

@@ -11,12 +11,12 @@ from xmp._processes.report.replica_error import not_loaded
 from xmp._words.errors import StartError
 
 if TYPE_CHECKING:
-    from .launch import Launch
+    from .supervised import SupervisedLaunch
 
 __all__ = ["supervisor_messages"]
 
 
-def _started(message: messages.ReplicasStarted, launch: Launch, _: list[int]) -> None:
+def _started(message: messages.ReplicasStarted, launch: SupervisedLaunch, _: list[int]) -> None:
     launch.link.has_started(message.supervisor)
     launch.outcome.started(message)
     pids = [pid for _rank, pid, _at in message.replicas]
@@ -25,64 +25,66 @@ def _started(message: messages.ReplicasStarted, launch: Launch, _: list[int]) ->
         launch.progress.reached(rank, launch.link.order.first_phase)
 
 
-def _entered(message: messages.ReplicaEntered, launch: Launch, _: list[int]) -> None:
+def _entered(message: messages.ReplicaEntered, launch: SupervisedLaunch, _: list[int]) -> None:
     launch.outcome.entered(message.rank, message.at)
     launch.progress.reached(message.rank, "running")
 
 
-def _ended(message: messages.ReplicaEnded, launch: Launch, _: list[int]) -> None:
+def _ended(message: messages.ReplicaEnded, launch: SupervisedLaunch, _: list[int]) -> None:
     launch.outcome.ended(message)
     launch.progress.reached(message.rank, "failed" if message.exit_code else "done")
 
 
-def _breakpoint(message: messages.AtBreakpoint, launch: Launch, _: list[int]) -> None:
+def _breakpoint(message: messages.AtBreakpoint, launch: SupervisedLaunch, _: list[int]) -> None:
     launch.progress.close()
     launch.lender.at_breakpoint(message)
 
 
-def _debugger_left(message: messages.DebuggerLeft, launch: Launch, _: list[int]) -> None:
+def _debugger_left(message: messages.DebuggerLeft, launch: SupervisedLaunch, _: list[int]) -> None:
     launch.progress.close()
     launch.lender.left(message)
 
 
-def _failed_first(message: messages.FailedFirst, launch: Launch, _: list[int]) -> None:
+def _failed_first(message: messages.FailedFirst, launch: SupervisedLaunch, _: list[int]) -> None:
     if launch.others is not None:
         launch.others.failed(launch, launch.outcome.first(message.failure), message.failure)
 
 
-def _not_loaded(message: messages.LoadFailed, launch: Launch, _: list[int]) -> None:
+def _not_loaded(message: messages.LoadFailed, launch: SupervisedLaunch, _: list[int]) -> None:
     text, words, pickled = message
     launch.fail(not_loaded(text, words, pickled if launch.job.relay is None else None))
 
 
-def _returned(message: messages.ReplicaReturned, launch: Launch, files: list[int]) -> None:
+def _returned(
+    message: messages.ReplicaReturned, launch: SupervisedLaunch, files: list[int]
+) -> None:
     launch.outcome.returned(message, files)
 
 
-def _preempted(message: messages.PreemptAnswer, launch: Launch, _: list[int]) -> None:
+def _preempted(message: messages.PreemptAnswer, launch: SupervisedLaunch, _: list[int]) -> None:
     launch.sigterm.answered(message.agreed)
     if launch.others is not None:
         launch.others.preempted(message.agreed)
 
 
-def _reached(message: messages.StepReached, launch: Launch, _: list[int]) -> None:
+def _reached(message: messages.StepReached, launch: SupervisedLaunch, _: list[int]) -> None:
     if launch.others is not None:
         launch.others.reached(*message)
 
 
-def _progressed(_: messages.ProgressMade, launch: Launch, __: list[int]) -> None:
+def _progressed(_: messages.ProgressMade, launch: SupervisedLaunch, __: list[int]) -> None:
     if launch.others is not None:
         launch.others.progressed()
 
 
-def _done(message: messages.Done, launch: Launch, _: list[int]) -> None:
+def _done(message: messages.Done, launch: SupervisedLaunch, _: list[int]) -> None:
     launch.outcome.done(message)
     if launch.others is None or launch.others.ended(launch):
         launch.finish()
 
 
-def _handlers() -> Handlers[[Launch, list[int]]]:
-    table = Handlers[["Launch", list[int]]]()
+def _handlers() -> Handlers[[SupervisedLaunch, list[int]]]:
+    table = Handlers[["SupervisedLaunch", list[int]]]()
     on = table.on
     on(messages.ReplicasStarted, _started)
     on(messages.ReplicaPhase, lambda phase, launch, _: launch.progress.reached(*phase))

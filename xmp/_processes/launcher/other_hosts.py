@@ -31,7 +31,7 @@ from xmp._words.host_words import HostFailure
 if TYPE_CHECKING:
     from xmp._processes.messages.order import Failure
 
-    from .launch import Launch
+    from .supervised import SupervisedLaunch
     from .supervisor_link import SupervisorLink
 
 __all__ = ["HostLink", "OtherHosts"]
@@ -111,14 +111,14 @@ class OtherHosts:
             link.kill()
         return came
 
-    def have_failed(self, launch: Launch) -> bool:
+    def have_failed(self, launch: SupervisedLaunch) -> bool:
         """Whether the launch has failed on another host; asked while this one has no replicas."""
         if not launch.outcome.processes:
             self._link.take_in()
             self._take_verdict(launch)
         return self._stopped and not launch.outcome.processes
 
-    def _take_verdict(self, launch: Launch) -> bool:
+    def _take_verdict(self, launch: SupervisedLaunch) -> bool:
         """Whether there is one, for the first time."""
         verdict = self._link.verdict
         if verdict is None or self._stopped:
@@ -127,7 +127,7 @@ class OtherHosts:
         launch.outcome.elsewhere = verdict
         return True
 
-    def hear(self, launch: Launch) -> None:
+    def hear(self, launch: SupervisedLaunch) -> None:
         """Take in what other hosts say: their failure ends the replicas of this one."""
         self._link.take_in()
         self._pass_on(launch)
@@ -139,7 +139,7 @@ class OtherHosts:
         if self.waiting and (verdict is not None or self._link.all_done):
             launch.finish()
 
-    def _pass_on(self, launch: Launch) -> None:
+    def _pass_on(self, launch: SupervisedLaunch) -> None:
         """Pass on to the supervisor what concerns replicas; answer for those that have ended."""
         link = self._link
         if link.progress:
@@ -158,7 +158,7 @@ class OtherHosts:
         if self.waiting:
             self._answer_for_the_ended()
 
-    def _order(self, launch: Launch, message: Message) -> None:
+    def _order(self, launch: SupervisedLaunch, message: Message) -> None:
         if not self.waiting:
             launch.order(message)
 
@@ -172,7 +172,9 @@ class OtherHosts:
 
     # --- what this host reports ----------------------------------------------------------------
 
-    def failed(self, launch: Launch, error: BaseException, first: Failure | None = None) -> None:
+    def failed(
+        self, launch: SupervisedLaunch, error: BaseException, first: Failure | None = None
+    ) -> None:
         """The launch has failed here; a later report says nothing new.
 
         ``first`` is the failure, while replicas still run.
@@ -208,7 +210,7 @@ class OtherHosts:
             self._unanswered = None
         self._link.reached(number, step)
 
-    def asked(self, launch: Launch, preempted: bool) -> None:
+    def asked(self, launch: SupervisedLaunch, preempted: bool) -> None:
         """The user ends the launch, whose replicas may all have ended here, not on other hosts."""
         self._asked_to_leave = self._asked_to_leave or not preempted
         if not self.waiting or launch.finished:
@@ -221,12 +223,12 @@ class OtherHosts:
         with signals.blocked():
             launch.finish()
 
-    def _stay(self, launch: Launch) -> None:
+    def _stay(self, launch: SupervisedLaunch) -> None:
         """A SIGTERM here ends no replica: the others may save their work, and this host waits."""
         launch.sigterm.answered(True)
         self._link.preempt()
 
-    def ended(self, launch: Launch) -> bool:
+    def ended(self, launch: SupervisedLaunch) -> bool:
         """No process of this host is left; whether that is the end of the launch.
 
         If not, it waits for the verdict, or until all hosts are done.
@@ -247,7 +249,7 @@ class OtherHosts:
         self._answer_for_the_ended()
         return False
 
-    def over(self, launch: Launch, error: BaseException | None) -> None:
+    def over(self, launch: SupervisedLaunch, error: BaseException | None) -> None:
         """The launch is over here, with this error."""
         if error is not None:
             self.failed(launch, error)
@@ -259,6 +261,6 @@ class OtherHosts:
         self._link.leave()
 
 
-def _is_asked_to_end(launch: Launch) -> bool:
+def _is_asked_to_end(launch: SupervisedLaunch) -> bool:
     """Whether the program or its user ends it; replicas that were preempted end by themselves."""
     return launch.asked_to_end and not launch.sigterm.agreed

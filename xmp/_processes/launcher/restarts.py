@@ -227,7 +227,7 @@ class RestartingLaunch:
             mends=error is not None and not ended and attempt.may_mend(error),
             cause=_cause(error),
             returned=bool(getattr(error, "results", ())),
-            alone=attempt.others is None,
+            alone=attempt.decides_alone,
         )
 
     def _announce(self, attempt: Launch, error: Exception, seconds: float) -> None:
@@ -278,8 +278,7 @@ class RestartingLaunch:
         if not self.finished:
             self.finished = True
             running_launches.discard(self)
-            if self._attempt.others is not None:
-                self._attempt.others.leave()
+            self._attempt.leave_hosts()
             if self._call.telling is not None:
                 self._call.telling.finish(self._failed or _error_of(self._attempt))
 

@@ -1,0 +1,265 @@
+"""A launch on this host: start a supervisor, take in its messages, clean up after it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from xmp._os import log, signals
+from xmp._os.log import say
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.launch import Preempt, TakeStacks
+from xmp._processes.messages.timeline import StartTimeline, slow_start
+from xmp._processes.report.stack_texts import living
+from xmp._rules.restarts import may_mend
+from xmp._words.errors import XmpError
+
+from . import leftovers
+from .deadlines import EndedElsewhere
+from .handlers import supervisor_messages
+from .job import Job
+from .launch import ENDINGS, Launch
+from .launch_registry import reap_finished, running_launches
+from .other_hosts import OtherHosts
+from .supervisor_link import SupervisorLink
+
+__all__ = ["SupervisedLaunch"]
+
+_ANSWER_WAIT = 5.0
+_ENTRY_WAIT = 0.25
+
+
+class SupervisedLaunch(Launch):
+    """One launch, from the packed call to the last report of its supervisor."""
+
+    _said_slow = False
+    """Whether this program has been told of a start that took long: once is enough."""
+
+    def __init__(self, job: Job, release: Callable[[], None]) -> None:
+        super().__init__(job, lends=job.relay is None)
+        self.others = OtherHosts(job.hosts, bool(job.settings.max_restarts)) if job.hosts else None
+        if self.others is not None:
+            self.deadlines.ended_elsewhere = functools.partial(self.others.have_failed, self)
+        self._at_end = ExitStack()
+        self._at_end.callback(release)
+        self.link = SupervisorLink(job, self.deadlines, self._at_end.callback)
+        self._stacks: dict[int, str] | None = None
+        """The answer to ``live_stacks``."""
+        self._prints_stacks = False
+
+    # --- starting ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start supervisor and replicas; returns when every replica has been made.
+
+        Raises TypeError for what cannot be packed and StartError for what does not start; leaves
+        nothing behind then.
+        """
+        reap_finished()
+        with signals.deferred():
+            try:
+                self.events.begin(self.job.called, self.job.plan, self.job.settings.restart_count)
+                if self.job.relay is not None:
+                    self.job.relay.begins()
+                self.link.prepare()
+                self.link.begin()
+                self.outcome.begin()
+                self._wait_for_start()
+            except EndedElsewhere:
+                with signals.blocked():
+                    self._abandon(self.outcome.error())
+                return  # on this host, too, that is the end of an attempt, which others may follow
+            except BaseException as error:
+                with signals.blocked():
+                    self._abandon(error)
+                raise
+            if self.outcome.broken is not None:
+                raise self.outcome.broken
+            self.progress.hide()
+            running_launches.add(self)
+
+    def _wait_for_start(self) -> None:
+        def started() -> bool:
+            return bool(self.outcome.processes) or self.finished
+
+        def starts(seconds: float | None) -> bool:
+            if self._reader.until(started, seconds):
+                return True
+            self.link.replace_stopped()
+            return False
+
+        try:
+            self.deadlines.wait(starts, self.link.doing, _ANSWER_WAIT)
+        except (XmpError, EndedElsewhere):
+            raise
+        except BaseException as error:
+            # A supervisor that is loading reads no messages: the lifeline ends it. But replicas
+            # that have just reached the user's function must end in order.
+            if self.link.open and self._reader.until(started, _ENTRY_WAIT):
+                self._end_in_order(error)
+            raise
+
+    def _abandon(self, error: BaseException | None) -> None:
+        """Undo a start that did not succeed."""
+        ended = self.finished
+        self.progress.close()
+        self.link.end()
+        self.finished = True
+        if self.others is not None:
+            self.others.over(self, error)
+        self._at_end.close()
+        if not ended:
+            self.events.end(error)
+
+    def watch_alone(self) -> None:
+        """Hear other hosts while the program does something else than wait for this launch."""
+        if self.others is not None and not self.finished:
+            watch = functools.partial(self._reader.until, lambda: self.finished, None)
+            threading.Thread(target=watch, name="xmp-hosts", daemon=True).start()
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send the user's request to the supervisor, and tell other hosts if it ends the launch."""
+        super().ask(message, descriptors)
+        if self.others is not None and isinstance(message, ENDINGS):
+            self.others.asked(self, isinstance(message, Preempt))
+
+    def _send(self, message: Message, descriptors: Sequence[int]) -> None:
+        try:
+            self.link.connection.send(message, list(descriptors))
+        except Closed:
+            pass  # the next message that is read says why
+
+    @property
+    def _supervisor(self) -> int:
+        return self.link.supervisor
+
+    def _readable(self, timeout: float | None) -> bool:
+        if self.finished:
+            return False
+        if self.others is not None:
+            return self.others.readable(self.link, timeout)
+        return self.link.connection.readable(timeout)
+
+    def _read(self) -> bool:
+        """Take in one message; False after the last one."""
+        if self.others is not None:
+            self.others.hear(self)
+            if self.finished or self.others.waiting or not self.link.connection.readable(0):
+                return not self.finished
+        if self.finished:
+            return False
+        try:
+            message, descriptors = self.link.connection.recv()
+        except Closed:
+            self.outcome.supervisor_lost(self.link.how_it_ended())
+            self.finish()
+            return False
+        if self.job.relay is not None:
+            self.job.relay.take(message, descriptors)
+        supervisor_messages.handle(message, self, descriptors)
+        return not self.finished
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def _doing(self) -> str:
+        return self.link.doing()
+
+    def _next_look(self) -> float | None:
+        """Return the seconds until the supervisor must have ended a launch with a ``timeout``."""
+        longest = self.grace + self.patience
+        return self.deadlines.left_to_supervisor(longest, self.link.is_stopped)
+
+    def _look(self) -> None:
+        """Kill a supervisor that did not end the launch in time."""
+        left = self._next_look()
+        if left is not None and left <= 0:
+            codes = [process.reported for process in self.outcome.processes.values()]
+            writes = None not in codes and not self.link.is_stopped()
+            self.outcome.broken = self.deadlines.not_ended(self.link.supervisor, writes)
+            self.end_within(0)
+
+    def _kill(self) -> None:
+        self.link.kill()
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """End the launch, whose supervisor could not start it, with this error."""
+        self.outcome.broken = error
+        self.finish()
+
+    def _clean_up(self) -> None:
+        outcome, start_method = self.outcome, self.link.start_method
+        counts = len(outcome.results), len(outcome.failures)
+        log.debug("launch over: %d results, %d failures", *counts)
+        self._reader.close()
+        self.link.end()
+        outcome.leftovers = leftovers.after(outcome.processes.values(), start_method.key.rules)
+        self._at_end.close()
+        self._say_slow_start()
+        start_method.offer(outcome.imported)
+        reap_finished()
+        error = outcome.error() if self.job.telling or self.others else None
+        if self.others is not None:
+            self.others.over(self, error)
+        if self.job.telling is not None:
+            self.events.end(error)
+
+    def _say_slow_start(self) -> None:
+        told = self.job.relay is not None or SupervisedLaunch._said_slow
+        if not told and (line := slow_start(self.start_timeline(), self.job.settings.program)):
+            SupervisedLaunch._said_slow = True
+            log.warning(line)
+
+    def _forget(self) -> str:
+        self.link.drop()
+        return f"only process {self.link.order.call.state.pid}, which launched it, can join it"
+
+    def leave_hosts(self) -> None:
+        """Say to the other hosts that there is no further attempt."""
+        if self.others is not None:
+            self.others.leave()
+
+    @property
+    def decides_alone(self) -> bool:
+        """Whether no launcher of another host decides, too, if another attempt follows."""
+        return self.others is None
+
+    # --- questions -----------------------------------------------------------------------------
+
+    def start_timeline(self) -> StartTimeline:
+        """How long each part of the start took."""
+        return self.outcome.start_timeline(self.link.start_method.imports())
+
+    def may_mend(self, error: BaseException) -> bool:
+        """Whether another attempt may succeed, after this error."""
+        elsewhere = self.outcome.elsewhere
+        # All hosts of a launch must decide alike, and so by the one verdict.
+        return may_mend(self.outcome, error) if elsewhere is None else not elsewhere.final
+
+    def live_stacks(self) -> dict[int, str]:
+        """The current stacks of all live replicas, by rank."""
+        self._stacks = None
+        self.ask(TakeStacks())
+        if self._reader.until(lambda: self._stacks is not None or self.finished, _ANSWER_WAIT):
+            return self._stacks or {}
+        from xmp._processes.system import stacks_by_pid  # only for a supervisor that hangs
+
+        return stacks_by_pid.of_launch(self.link.supervisor)
+
+    def print_stacks(self) -> None:
+        """Ask for the stacks of all live replicas, to print them when they arrive."""
+        self._prints_stacks = True
+        self.ask(TakeStacks())
+
+    def stacks_taken(self, stacks: dict[int, str]) -> None:
+        """Take the supervisor's answer to either."""
+        self._stacks = stacks
+        if self._prints_stacks:
+            self._prints_stacks = False
+            say(living(stacks))
