@@ -13,8 +13,6 @@ import xmp
 from tests.support.frameworks import replicas as any_replicas
 from tests.support.stage import Script
 
-pytestmark = pytest.mark.peers
-
 replicas = partial(any_replicas, runtime="jax", nprocs=2)
 
 AGREEING: list[dict[str, Any]] = [
@@ -114,6 +112,7 @@ def again(rank: int) -> list[Any]:
     return [*seen, answer({})]
 
 
+@pytest.mark.peers
 def test_shutdown_and_initialize_again_and_its_time_limits() -> None:
     assert replicas(again) == [[False, True] * 3 + [False, True, 0, 2, [0, 1], LATE]] * 2
 
@@ -167,6 +166,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.peers
 def test_a_function_imported_before_the_replica_and_a_world_of_one(script: Script) -> None:
     done = script(AT_THE_TOP)
     assert done.out.splitlines() == [
@@ -198,11 +198,13 @@ def own_world(rank: int, address: str) -> Any:
     return jax.process_index(), jax.process_count()
 
 
+@pytest.mark.peers
 def test_a_cpu_replica_may_ask_for_the_mesh() -> None:
     found = replicas(asks_for_it, runtime="cpu")
     assert found == [((rank, 2, "ValueError"), [2, 2]) for rank in range(2)]
 
 
+@pytest.mark.peers
 def test_a_cpu_replica_may_have_a_world_of_its_own() -> None:
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -231,6 +233,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.peers
 def test_jax_in_the_function_alone_decides_or_is_warned_about(script: Script) -> None:
     done = script(IN_THE_FUNCTION)
     assert done.out.splitlines() == ["[2, 2]", "[1, 1]", "[1, 1]"], done.err
@@ -240,6 +243,7 @@ def test_jax_in_the_function_alone_decides_or_is_warned_about(script: Script) ->
     assert 'runtime="jax"' in chosen
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("options", [{}, {"runtime": "cpu"}], ids=str)
 def test_a_plan_says_whether_jax_may_have_been_meant(options: dict[str, str]) -> None:
     settings = dict(xmp.plan(2, backend="gloo", **options).hosts[0].replicas[0].settings)  # type: ignore[arg-type]
