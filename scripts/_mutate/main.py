@@ -94,14 +94,14 @@ def walk(node: object) -> Iterator[object]:
 
 
 def room_of(path: Path) -> list[str]:
-    """Return the tests for a file of xmp/: first those that mention its name."""
+    """Return the tests for a file of xmp/: those named like it, those that mention it, the rest."""
     parts = path.with_suffix("").parts[1:]
     rooms = TESTS.get("/".join(parts[:2])) or TESTS.get(parts[0]) or ("launcher",)
     found: list[Path] = []
     for room in (ROOT / "tests" / room for room in rooms):
         found += [room] if room.suffix else sorted(room.rglob("test_*.py"))
     name = (path.parent.name if path.stem == "__init__" else path.stem).strip("_")
-    found.sort(key=lambda file: name not in file.read_text())
+    found.sort(key=lambda file: (name not in file.stem, name not in file.read_text()))
     return [str(file.relative_to(ROOT)) for file in found]
 
 

@@ -46,6 +46,19 @@ if __name__ == "__main__":
 """
 
 
+NOTHING_LEFT = """
+import os, threading
+import torch  # its log handlers keep the stream of standard error that Python began with
+import xmp
+
+def fn(rank):
+    threading.Thread.start = lambda thread: os.write(1, f"{thread.name}\\n".encode())
+
+if __name__ == "__main__":
+    xmp.spawn(fn, nprocs=2, runtime="cpu")
+"""
+
+
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments], env=ENVIRONMENT, capture_output=True, text=True, timeout=60
@@ -129,6 +142,12 @@ def keeps(rank: int, thing: str) -> int:
     if thing == "raises":
         raise ValueError("before")
     return rank
+
+
+def test_a_replica_that_leaves_nothing_starts_no_thread(script: Script) -> None:
+    """The watch of finalisers is for those of the program: a thread costs each replica 1 ms."""
+    done = script(NOTHING_LEFT)
+    assert (done.out, done.err) == ("", "")
 
 
 def test_a_finaliser_that_hangs_is_ended_and_named() -> None:

@@ -191,6 +191,14 @@ def _is_file(thing: Any) -> bool:
     return issubclass(type(thing), _io._IOBase)  # isinstance asks the object, which may be a proxy
 
 
+def _is_standard(file: Any) -> bool:
+    """Return whether a file is one of Python's own classes over standard input, output or error."""
+    try:
+        return type(file).__module__ == "_io" and file.fileno() in (0, 1, 2)
+    except (OSError, ValueError):  # in memory; closed
+        return False
+
+
 # --- finalisers -----------------------------------------------------------------------------------
 
 
@@ -221,7 +229,8 @@ def finish(seconds: float, hangs: Callable[[str], NoReturn]) -> list[str]:
                 lost += _flush_one(thing)  # first, since errors are dropped when it is closed
             _finalise(thing)
     for file in _owners_first(files):
-        watch.begin(file)
+        if not _is_standard(file):  # torch's log handlers have another one than sys.stderr
+            watch.begin(file)
         lost += _flush_one(file)
     stdio.flush_c(everything=True)
     watch.end()
@@ -288,7 +297,7 @@ def _name(thing: Any) -> str:
 
 
 class _Watch:
-    """A thread that waits for each finaliser; made only if something has to be finished."""
+    """A thread that waits for each finaliser; the first starts it, as most replicas have none."""
 
     def __init__(self, seconds: float, hangs: Callable[[str], NoReturn]) -> None:
         self._seconds = max(seconds, _LEAST)
@@ -296,12 +305,14 @@ class _Watch:
         self._over = threading.Event()
         self._begun = time.monotonic()
         self._thing: Any = None
-        watcher = threading.Thread(target=self._wait, name="xmp-finalisers", daemon=True)
-        with contextlib.suppress(RuntimeError):  # ulimit -u: without a thread they run unwatched
-            watcher.start()
 
     def begin(self, thing: Any) -> None:
+        first = self._thing is None
         self._thing, self._begun = thing, time.monotonic()
+        if first:
+            watcher = threading.Thread(target=self._wait, name="xmp-finalisers", daemon=True)
+            with contextlib.suppress(RuntimeError):  # ulimit -u: without a thread: unwatched
+                watcher.start()
 
     def end(self) -> None:
         self._over.set()
