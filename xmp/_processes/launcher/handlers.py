@@ -8,6 +8,7 @@ from xmp._os import log
 from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Handlers
 from xmp._processes.report.replica_error import not_loaded
+from xmp._rules.host_rules import StepAnswered, VoteAnswered
 from xmp._words.errors import StartError
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def _debugger_left(message: messages.DebuggerLeft, launch: SupervisedLaunch, _: 
 
 def _failed_first(message: messages.FailedFirst, launch: SupervisedLaunch, _: list[int]) -> None:
     if launch.others is not None:
-        launch.others.failed(launch, launch.outcome.first(message.failure), message.failure)
+        failed = launch.failed(launch.outcome.first(message.failure), message.failure)
+        if failed is not None:
+            launch.tell_hosts(failed)
 
 
 def _not_loaded(message: messages.LoadFailed, launch: SupervisedLaunch, _: list[int]) -> None:
@@ -63,13 +66,11 @@ def _returned(
 
 def _preempted(message: messages.PreemptAnswer, launch: SupervisedLaunch, _: list[int]) -> None:
     launch.sigterm.answered(message.agreed)
-    if launch.others is not None:
-        launch.others.preempted(message.agreed)
+    launch.tell_hosts(VoteAnswered(message.agreed))
 
 
 def _reached(message: messages.StepReached, launch: SupervisedLaunch, _: list[int]) -> None:
-    if launch.others is not None:
-        launch.others.reached(*message)
+    launch.tell_hosts(StepAnswered(*message))
 
 
 def _progressed(_: messages.ProgressMade, launch: SupervisedLaunch, __: list[int]) -> None:
@@ -79,8 +80,7 @@ def _progressed(_: messages.ProgressMade, launch: SupervisedLaunch, __: list[int
 
 def _done(message: messages.Done, launch: SupervisedLaunch, _: list[int]) -> None:
     launch.outcome.done(message)
-    if launch.others is None or launch.others.ended(launch):
-        launch.finish()
+    launch.none_left()
 
 
 def _handlers() -> Handlers[[SupervisedLaunch, list[int]]]:

@@ -7,14 +7,36 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+from xmp._inside.collectives import note_preemption
 from xmp._os import log, signals
 from xmp._os.log import say
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
-from xmp._processes.messages.launch import Preempt, TakeStacks
+from xmp._processes.messages.launch import (
+    Preempt,
+    PreemptElsewhere,
+    ProgressElsewhere,
+    ProposedStep,
+    Stop,
+    TakeStacks,
+)
+from xmp._processes.messages.order import Failure
 from xmp._processes.messages.timeline import StartTimeline, slow_start
+from xmp._processes.report import host_error
 from xmp._processes.report.stack_texts import living
+from xmp._rules.host_rules import (
+    FINISH,
+    NOTE_PREEMPTION,
+    STAYS,
+    Asked,
+    Failed,
+    HostAction,
+    HostEvent,
+    Left,
+    NoneLeft,
+)
 from xmp._rules.restarts import may_mend
+from xmp._rules.watch import is_victim
 from xmp._words.errors import XmpError
 
 from . import leftovers
@@ -28,6 +50,14 @@ from .supervisor_link import SupervisorLink
 
 __all__ = ["SupervisedLaunch"]
 
+_ORDERS: dict[str, Callable[..., Message]] = {
+    "progress": ProgressElsewhere,
+    "preempt": PreemptElsewhere,
+    "propose": ProposedStep,
+    "stacks": TakeStacks,
+    "stop": Stop,
+}
+"""What the rules for a host order of its supervisor."""
 _ANSWER_WAIT = 5.0
 _ENTRY_WAIT = 0.25
 
@@ -40,9 +70,10 @@ class SupervisedLaunch(Launch):
 
     def __init__(self, job: Job, release: Callable[[], None]) -> None:
         super().__init__(job, lends=job.relay is None)
-        self.others = OtherHosts(job.hosts, bool(job.settings.max_restarts)) if job.hosts else None
-        if self.others is not None:
-            self.deadlines.ended_elsewhere = functools.partial(self.others.have_failed, self)
+        self.others: OtherHosts | None = None
+        if job.hosts is not None:
+            self.others = OtherHosts(job.hosts, bool(job.settings.max_restarts), bool(job.relay))
+            self.deadlines.ended_elsewhere = self._has_ended_elsewhere
         self._at_end = ExitStack()
         self._at_end.callback(release)
         self.link = SupervisorLink(job, self.deadlines, self._at_end.callback)
@@ -108,8 +139,7 @@ class SupervisedLaunch(Launch):
         self.progress.close()
         self.link.end()
         self.finished = True
-        if self.others is not None:
-            self.others.over(self, error)
+        self._leave_attempt(error)
         self._at_end.close()
         if not ended:
             self.events.end(error)
@@ -125,8 +155,8 @@ class SupervisedLaunch(Launch):
     def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send the user's request to the supervisor, and tell other hosts if it ends the launch."""
         super().ask(message, descriptors)
-        if self.others is not None and isinstance(message, ENDINGS):
-            self.others.asked(self, isinstance(message, Preempt))
+        if isinstance(message, ENDINGS) and not self.finished:
+            self.tell_hosts(Asked(isinstance(message, Preempt), self.outcome.ended_by))
 
     def _send(self, message: Message, descriptors: Sequence[int]) -> None:
         try:
@@ -148,8 +178,8 @@ class SupervisedLaunch(Launch):
     def _read(self) -> bool:
         """Take in one message; False after the last one."""
         if self.others is not None:
-            self.others.hear(self)
-            if self.finished or self.others.waiting or not self.link.connection.readable(0):
+            self._act(self.others.hear())
+            if self.finished or self.others.rules.waiting or not self.link.connection.readable(0):
                 return not self.finished
         if self.finished:
             return False
@@ -163,6 +193,60 @@ class SupervisedLaunch(Launch):
             self.job.relay.take(message, descriptors)
         supervisor_messages.handle(message, self, descriptors)
         return not self.finished
+
+    # --- other hosts ---------------------------------------------------------------------------
+
+    def tell_hosts(self, event: HostEvent) -> None:
+        """Take an event into the rules for this host; do nothing in a launch on one host."""
+        if self.others is not None:
+            self._act(self.others.feed(event))
+
+    def failed(self, error: BaseException, first: Failure | None = None) -> Failed | None:
+        """Describe a failure for the other hosts; None if they know of one already.
+
+        ``first`` is the failure, while replicas still run.
+        """
+        if self.others is None or self.others.rules.has_reported:
+            return None
+        outcome = self.outcome
+        cause = first or next(iter(outcome.failures), None)
+        words = f"{cause.error_type}: {cause.message}\n{cause.stderr}" if cause else ""
+        mends = may_mend(outcome, error, () if first is None else (first,))
+        described = host_error.described(error, is_victim(words))
+        return Failed(described, mends, isinstance(error, KeyboardInterrupt))
+
+    def none_left(self) -> None:
+        """No process is left here: that is the end, or this host waits for the others."""
+        if self.others is None:
+            self.finish()
+            return
+        error, outcome = self.outcome.error(), self.outcome
+        failed = None if error is None else self.failed(error)
+        self.tell_hosts(NoneLeft(failed, outcome.complete(outcome.processes)))
+
+    def _leave_attempt(self, error: BaseException | None) -> None:
+        self.tell_hosts(Left(None if error is None else self.failed(error)))
+
+    def _has_ended_elsewhere(self) -> bool:
+        """Return whether another host has ended the launch, while this one has no replicas."""
+        if self.outcome.processes or self.others is None:
+            return False
+        self._act(self.others.hear_before_start())
+        return self.others.rules.stopped
+
+    def _act(self, actions: Sequence[HostAction]) -> None:
+        for action in actions:
+            if action.to == "replicas":
+                self.order(_ORDERS[action.name](*action.args))
+            elif action == STAYS:
+                self.sigterm.answered(True)
+            elif action == NOTE_PREEMPTION:
+                note_preemption()
+            elif action == FINISH:
+                with signals.blocked():
+                    self.finish()
+            else:
+                (self.outcome.elsewhere,) = action.args
 
     # --- waiting -------------------------------------------------------------------------------
 
@@ -205,8 +289,7 @@ class SupervisedLaunch(Launch):
         start_method.offer(outcome.imported)
         reap_finished()
         error = outcome.error() if self.job.telling or self.others else None
-        if self.others is not None:
-            self.others.over(self, error)
+        self._leave_attempt(error)
         if self.job.telling is not None:
             self.events.end(error)
 
