@@ -25,16 +25,17 @@ from xmp._processes.messages.order import PackedCall
 from xmp._processes.messages.timeline import StartTimeline
 from xmp._processes.system import linux
 from xmp._processes.terminal.console import signals_of_the_user
-from xmp._words.errors import XmpError
+from xmp._words.errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
 
 from .clocks import as_here, as_there
 from .gathered_logs import HostLogs
 from .handlers import agent_messages
 from .host import Host
 from .late import LateHosts
+from .missing import missing_in
 from .output import HostsOutput
 from .stacks import StacksOfHosts
-from .verdict import complete, may_mend, settle
+from .verdict import may_mend, verdict_of
 
 if TYPE_CHECKING:
     from xmp._words.types import JobPlan
@@ -216,7 +217,7 @@ class HostsLaunch(Launch):
     # --- ending --------------------------------------------------------------------------------
 
     def _clean_up(self) -> None:
-        settle(self)
+        self._settle()
         self._reader.close()
         for agent in self.agents:
             agent.rest()
@@ -224,6 +225,17 @@ class HostsLaunch(Launch):
         self._logs.gather([host.agent.index for host in self.hosts if host.came])
         self._group.release(any(host.lost for host in self.hosts))
         self.events.end(self.error())
+
+    def _settle(self) -> None:
+        outcome = self.outcome
+        verdict = verdict_of(self.hosts, outcome.broken, self.asked_to_end, outcome.ended_by)
+        outcome.leftovers, outcome.broken = verdict.leftovers, verdict.broken
+        outcome.elsewhere = verdict.elsewhere
+        if verdict.done is not None:
+            outcome.host = verdict.place
+            outcome.done(verdict.done)
+        if verdict.memory is not None:
+            outcome.memory = verdict.memory
 
     def _forget(self) -> str:
         self._group.drop()
@@ -253,13 +265,24 @@ class HostsLaunch(Launch):
         try:
             self.outcome.raise_error()
         except XmpError as error:
-            complete(error, self, self._group)
+            self._explain(error)
             error._add(self._logs.where(error))
             raise
 
+    def _explain(self, error: XmpError) -> None:
+        """Add what only the driver knows: a host's name, and how a module gets there."""
+        if isinstance(error, ReplicaTimeout) and error.rank >= 0:
+            error.host = self.host_of(error.rank).agent.name
+        of_host = isinstance(error, (StartError, ReplicaError))
+        if of_host and (missing := missing_in(str(error))):
+            error._add(self._group.advice(missing, self.job.settings.program))
+
     def may_mend(self, error: BaseException) -> bool:
         """Whether another attempt may succeed, on these hosts or with another one for one lost."""
-        return may_mend(error, self)
+        elsewhere = self.outcome.elsewhere
+        if elsewhere is not None and not isinstance(error, HostLost):
+            return not elsewhere.final
+        return may_mend(error, self.hosts, self.outcome)
 
     def watch_alone(self) -> None:
         """Do nothing: the agents hear each other without this process."""

@@ -1,9 +1,9 @@
-"""How a launch over hosts has failed: from what each host has reported, one error."""
+"""How a launch over hosts has failed: from what each host has reported, one error. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from xmp._processes.messages.launch import Done
@@ -15,49 +15,69 @@ from xmp._words import errors
 from xmp._words.errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
 from xmp._words.host_words import HostFailure
 
-from .missing import missing_in
-
 if TYPE_CHECKING:
     from xmp._processes.messages.order import Failure
+    from xmp._processes.report.out_of_memory import OomFinding
+    from xmp._rules.restarts import Known
 
-    from .host import Host, LaunchOverHosts
-    from .protocol import Group
+    from .host import Host
 
-__all__ = ["by_name", "complete", "host_of", "may_mend", "not_the_cause", "settle"]
+__all__ = ["JobVerdict", "by_name", "host_of", "may_mend", "not_the_cause", "verdict_of"]
 
 _NOT_OF_REPLICAS = ("HostLost", "Ended")
 """Kinds of a verdict without a report of replicas."""
 
 
-def settle(launch: LaunchOverHosts) -> None:
-    """Put into the outcome what the launch has failed with, if it has."""
-    hosts, outcome = launch.hosts, launch.outcome
+@dataclass
+class JobVerdict:
+    """How a launch over hosts has ended: well without ``broken``, ``elsewhere`` and ``done``."""
+
+    leftovers: str = ""
+    """Which processes of the launch still exist."""
+    broken: BaseException | None = None
+    """Why it failed, if no replica is the reason."""
+    elsewhere: HostFailure | None = None
+    """What another host has reported of a failure, if its own report has not come."""
+    done: Done | None = None
+    """The reports of all hosts, as of one supervisor."""
+    place: str = ""
+    """The host that the error names."""
+    memory: OomFinding | None = None
+    """The kernel's count there; None if nothing is known."""
+
+
+def verdict_of(
+    hosts: Sequence[Host], broken: BaseException | None, asked: bool, why: str
+) -> JobVerdict:
+    """Return how the launch has ended, when all hosts have.
+
+    ``broken`` is a failure of the driver's own; ``asked``: the user has ended the launch; ``why``
+    says how, if that is known.
+    """
+    found = JobVerdict("\n".join(filter(None, (host.leftovers for host in hosts))), broken)
     heard = next((host.verdict for host in hosts if host.verdict is not None), None)
     verdict = heard and by_name(hosts, heard)
-    outcome.leftovers = "\n".join(filter(None, (host.leftovers for host in hosts)))
     unloaded = [host for host in hosts if host.unloaded is not None]
-    if unloaded and outcome.broken is None:
-        outcome.broken = _not_loaded(unloaded)
-    is_missed = verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end
+    if unloaded and broken is None:
+        found.broken = _not_loaded(unloaded)
+    is_missed = verdict is not None and verdict.kind == "HostLost" and not asked
     missed = verdict if is_missed else None
     lost = [host for host in hosts if host.lost and not host.was_asked]
     if missed is not None and not lost:  # the others have noticed first that its agent has ended
         lost = [host for host in hosts if host.lost and host.agent.index == missed.host]
     if lost and _is_cause(lost, verdict):
-        outcome.broken = _host_lost(lost[0])
-        return
+        return replace(found, broken=_host_lost(lost[0]))
     if missed is not None:
         named = next((host for host in hosts if host.agent.index == missed.host), None)
         if named is not None and _says_why(named):
-            outcome.broken = _as_error(named)
-            return
-        outcome.elsewhere = missed  # a link, or the carrier of a host, and no agent
-        return
+            return replace(found, broken=_as_error(named))
+        return replace(found, elsewhere=missed)  # a link, or the carrier of a host, and no agent
     cause = host_of(hosts, verdict)
     if cause is not None:
-        _merge(launch, cause)
-    elif outcome.broken is None:
-        _without_replicas(launch, verdict)
+        return _merged(found, hosts, cause)
+    if found.broken is None:
+        return _without_replicas(found, hosts, verdict, asked, why)
+    return found
 
 
 def by_name(hosts: Sequence[Host], verdict: HostFailure) -> HostFailure:
@@ -125,36 +145,37 @@ def _is_victim(failure: Failure) -> bool:
     return is_victim(f"{failure.error_type}: {failure.message}\n{failure.stderr}")
 
 
-def _merge(launch: LaunchOverHosts, cause: Host) -> None:
+def _merged(found: JobVerdict, hosts: Sequence[Host], cause: Host) -> JobVerdict:
     """Take the failures of all hosts in, the first one first."""
     own = cause.done
     assert own is not None
     failures, stacks = list(own.failures), dict(own.stacks)
-    for host in launch.hosts:
+    for host in hosts:
         if host is not cause and host.done is not None:
             failures += [not_the_cause(each) for each in host.done.failures]
             stacks |= host.done.stacks or host.stacks or {}
-    launch.outcome.host = cause.agent.name
-    launch.outcome.done(Done(own.overdue and _whole(launch, own.overdue), failures, stacks))
-    if cause.over is not None and cause.over.memory is not None:
-        launch.outcome.memory = cause.over.memory  # the kernel counts kills on each host
+    overdue, place = own.overdue, cause.agent.name
+    if overdue is not None:
+        whole = _whole(hosts, overdue)
+        place = place if {*whole.ranks} <= {*overdue.ranks} else f"{len(hosts)} hosts"
+        overdue = whole
+    memory = None if cause.over is None else cause.over.memory  # the kernel counts on each host
+    return replace(found, done=Done(overdue, failures, stacks), place=place, memory=memory)
 
 
-def _whole(launch: LaunchOverHosts, overdue: Overdue) -> Overdue:
-    """What all hosts waited for when the limit of one was over.
+def _whole(hosts: Sequence[Host], overdue: Overdue) -> Overdue:
+    """Return what all hosts waited for when the limit of one was over.
 
     The others were stopped because of it, or moments before their own.
     """
     waited, finished = set(overdue.ranks), set(overdue.finished)
-    for host in launch.hosts:
+    for host in hosts:
         done = host.done
         if done is not None and done.overdue is not None:
             waited |= {*done.overdue.ranks}
             finished |= {*done.overdue.finished}
         elif done is not None and overdue.name != START:
             waited |= {each.rank for each in done.failures if each.label == STOPPED}
-    if not waited <= {*overdue.ranks}:
-        launch.outcome.host = f"{len(launch.hosts)} hosts"
     return replace(overdue, ranks=tuple(sorted(waited)), finished=tuple(sorted(finished)))
 
 
@@ -165,19 +186,21 @@ def not_the_cause(failure: Failure) -> Failure:
     return replace(failure, label=COLLATERAL if _is_victim(failure) else UNKNOWN)
 
 
-def _without_replicas(launch: LaunchOverHosts, verdict: HostFailure | None) -> None:
+def _without_replicas(
+    found: JobVerdict, hosts: Sequence[Host], verdict: HostFailure | None, asked: bool, why: str
+) -> JobVerdict:
     """No replica has failed: a host could not start, or the launch was ended before."""
-    failed = [host for host in launch.hosts if host.over is not None and host.over.kind]
+    failed = [host for host in hosts if host.over is not None and host.over.kind]
     named = [host for host in failed if verdict is not None and verdict.host == host.agent.index]
     if verdict is not None and verdict.kind not in _NOT_OF_REPLICAS and not named:
-        launch.outcome.elsewhere = verdict
-    elif failed:
-        launch.outcome.broken = _as_error([*named, *failed][0])
-    elif launch.asked_to_end and any(host.lost for host in launch.hosts):
-        why = launch.outcome.ended_by or "its launcher got a signal"
-        launch.outcome.broken = StartError(
-            f"the launch was ended before its replicas ran: {why}", code="XMP-R06"
-        )
+        return replace(found, elsewhere=verdict)
+    if failed:
+        return replace(found, broken=_as_error([*named, *failed][0]))
+    if asked and any(host.lost for host in hosts):
+        why = why or "its launcher got a signal"
+        text = f"the launch was ended before its replicas ran: {why}"
+        return replace(found, broken=StartError(text, code="XMP-R06"))
+    return found
 
 
 def _as_error(host: Host) -> BaseException:
@@ -196,21 +219,12 @@ def _as_error(host: Host) -> BaseException:
     return error
 
 
-def complete(error: XmpError, launch: LaunchOverHosts, group: Group) -> None:
-    """Add to an error what only the driver knows: a host's name, and how a module gets there."""
-    if isinstance(error, ReplicaTimeout) and error.rank >= 0:
-        error.host = launch.host_of(error.rank).agent.name
-    of_host = isinstance(error, (StartError, ReplicaError))
-    if of_host and (missing := missing_in(str(error))):
-        error._add(group.advice(missing, launch.job.settings.program))
+def may_mend(error: BaseException, hosts: Sequence[Host], known: Known) -> bool:
+    """Return whether another attempt may succeed, on these hosts or with one for a lost host.
 
-
-def may_mend(error: BaseException, launch: LaunchOverHosts) -> bool:
-    """Whether another attempt may succeed, on these hosts or with another one for one lost."""
+    ``known`` is the outcome of the launch.
+    """
     if isinstance(error, HostLost):
         return True
-    verdict = launch.outcome.elsewhere
-    if verdict is not None:
-        return not verdict.final
-    reports = [host.over for host in launch.hosts if host.over is not None and host.over.kind]
-    return any(over.mends for over in reports) or restarts.may_mend(launch.outcome, error)
+    reports = [host.over for host in hosts if host.over is not None and host.over.kind]
+    return any(over.mends for over in reports) or restarts.may_mend(known, error)
