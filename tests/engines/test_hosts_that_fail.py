@@ -7,7 +7,6 @@ import pickle
 import signal
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +18,6 @@ from tests.support.in_script import never_returns, signals, state
 from tests.support.stage import Outcome, Stage, slowness
 from tests.support.waiting import until
 from xmp._hosts.engines import driver
-from xmp._hosts.engines.host import Host
-from xmp._hosts.engines.verdict import by_name, host_of, not_the_cause
-from xmp._processes.messages.launch import Done
-from xmp._processes.messages.order import Failure
-from xmp._rules.watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN
-from xmp._words.host_words import HostFailure
 
 pytestmark = pytest.mark.hosts
 
@@ -121,38 +114,6 @@ def test_a_breakpoint_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
     with pytest.raises(xmp.ReplicaRaised, match=r"replicas of a launch with hosts= have none"):
         xmp.launch(stops_at_a_breakpoint, **TWO)
-
-
-def test_what_fails_on_two_hosts_is_collateral_by_its_words_alone() -> None:
-    own = Failure(0, 0, 1, "raised", label=CAUSE, error_type="ValueError", message="no label")
-    victim = replace(own, error_type="RuntimeError", message="Connection closed by peer")
-    stopped = replace(own, label=STOPPED)
-    labels = [not_the_cause(each).label for each in (own, victim, stopped)]
-    assert labels == [UNKNOWN, COLLATERAL, STOPPED]
-
-
-@pytest.mark.parametrize("said", [None, 0, 1])
-def test_a_host_whose_replicas_xmp_has_stopped_is_never_the_cause(said: int | None) -> None:
-    stopped = Failure(1, 1, 7, "signal", label=STOPPED, at=1, signal_name="SIGTERM")
-    raised = Failure(3, 1, 8, "raised", label=CAUSE, at=2, error_type="ValueError")
-    hosts = [Host(SimpleNamespace(index=index)) for index in (0, 1)]  # type: ignore[arg-type]
-    for host, failure in zip(hosts, (stopped, raised)):
-        host.done = Done(None, [failure], {})
-    verdict = None if said is None else HostFailure(host=said, kind="ReplicaDied")
-    assert host_of(hosts, verdict) is hosts[1]
-
-
-def test_a_host_that_is_lost_has_the_name_that_the_driver_knows() -> None:
-    """The others know the coordinator by its address."""
-    agents = [SimpleNamespace(index=index, name=f"node-{index}") for index in (0, 1)]
-    hosts = [Host(agent) for agent in agents]  # type: ignore[arg-type]
-    said = "host 0, the coordinator at 10.0.0.7 port 19801, is lost"
-    found = by_name(hosts, HostFailure(host=0, name="10.0.0.7", kind="HostLost", text=said))
-    assert found.name == "node-0"
-    assert found.text == "host 0 (node-0), the coordinator at 10.0.0.7 port 19801, is lost"
-    assert by_name(hosts, found) == found
-    other = HostFailure(host=-1, kind="Ended", text="the launch was ended")
-    assert by_name(hosts, other) == other
 
 
 def waits(rank: int, folder: Path) -> None:

@@ -37,7 +37,7 @@ Reports = Callable[[Host], None]
 
 
 def host(index: int, *reports: Reports) -> Host:
-    made = Host(SimpleNamespace(index=index, name=f"node-{index}", pid=40 + index))  # type: ignore[arg-type]
+    made = Host(SimpleNamespace(index=index, name=f"node-{index}", pid=40 + index))
     for report in reports:
         report(made)
     return made

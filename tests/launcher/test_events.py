@@ -354,11 +354,17 @@ def test_ctrl_z_is_an_event(tmp_path: Path) -> None:
 
 
 def test_without_a_listener_no_event_is_made(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xmp._processes.launcher.handlers import supervisor_messages
+    from xmp._processes.launcher.launch import Launch
     from xmp._processes.messages.launch import Events
 
     heard: list[Any] = []
-    monkeypatch.setitem(supervisor_messages._table, Events, lambda *args: heard.append(args))
+    report = Launch._report
+
+    def noted(launch: Launch, message: Any, files: list[int]) -> None:
+        heard.extend([message] if isinstance(message, Events) else [])
+        report(launch, message, files)
+
+    monkeypatch.setattr(Launch, "_report", noted)
     launch(method, pid_of)
     assert heard == []
     launch(method, pid_of, events=os.devnull)

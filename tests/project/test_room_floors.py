@@ -1,7 +1,7 @@
 """The engine's rooms: which may import which, and that no files import each other in a circle.
 
 Read from the sources alone (``ast``), so imports inside functions count too. Imports under
-``TYPE_CHECKING`` never run: they count for circles of files alone, and not in the launcher's room.
+``TYPE_CHECKING`` never run: they count for circles of files alone.
 """
 
 from __future__ import annotations
@@ -133,9 +133,58 @@ def test_no_files_import_each_other_in_a_circle(types: bool) -> None:
         module: {other for other in others if other not in packages}
         for module, others in arrows(sources, types).items()
     }
-    found = circles(graph)
-    if types:
-        found = [each for each in found if not all(f"{ENGINE}launcher." in name for name in each)]
+    assert circles(graph) == []
+
+
+LAUNCHES = {"Launch", "SupervisedLaunch", "HostsLaunch", "RestartingLaunch"}
+HANDLES = {"xmp._processes.__init__._handle", "xmp._processes.launcher.context.__init__"}
+"""What users hold is made of a launch: ``ProcessContext``."""
+
+
+def takes_a_launch(sources: Sources) -> list[str]:
+    """Functions of other modules with a parameter that is annotated with a launch."""
+    found = []
+    for module, text in sources.items():
+        tree = ast.parse(text)
+        classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        own = classes & LAUNCHES
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                types = [ast.unparse(each.annotation) for each in arguments if each.annotation]
+                names = {name for each in types if "Callable" not in each for name in each.split()}
+                found += [f"{module}.{node.name}"] if names & LAUNCHES and not own else []
+    return found
+
+
+def test_no_function_takes_a_whole_launch() -> None:
+    """It would read and write the state of every feature; what it needs is passed instead."""
+    assert set(takes_a_launch(read_sources())) == HANDLES
+
+
+def test_a_function_that_takes_a_whole_launch_is_found() -> None:
+    sources = {"xmp.a": "def f(launch: Launch | None) -> None: ...", "xmp.b": "class Launch: ..."}
+    assert takes_a_launch(sources) == ["xmp.a.f"]
+
+
+def test_rules_import_rules_and_words_alone() -> None:
+    """They have no clock and no socket, so that tests are tables."""
+    allowed = (
+        "__future__",
+        "collections",
+        "dataclasses",
+        "re",
+        "typing",
+        "xmp._rules",
+        "xmp._words",
+    )
+    found = [
+        f"{module} imports {name}"
+        for module, text in read_sources().items()
+        if module.startswith("xmp._rules.")
+        for name in imports(module, text)
+        if not name.startswith(allowed)
+    ]
     assert found == []
 
 

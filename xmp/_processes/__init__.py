@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     from .launcher.context import ProcessContext
     from .launcher.events import EventStream
-    from .launcher.job import Call
+    from .launcher.job import Call, HostLink
     from .launcher.launch import Launch
-    from .launcher.other_hosts import HostLink
     from .launcher.restarts import RestartingLaunch
     from .launcher.results import Results
     from .messages.timeline import StartTimeline, Timeline

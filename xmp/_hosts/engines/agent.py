@@ -36,7 +36,7 @@ from xmp._processes.messages.hosts import (
     Prepare,
     StartHost,
 )
-from xmp._processes.messages.launch import Interrupt, Kill, SetGrace, Stop, TakeStacks
+from xmp._processes.messages.launch import Interrupt, Kill, Stop, TakeStacks
 from xmp._processes.messages.order import PackedCall
 from xmp._processes.system import linux
 from xmp._processes.system.environment_changes import replace_environment
@@ -171,11 +171,10 @@ class HostAgent:
         if isinstance(message, _ENDINGS) and not self._started_it.wait(_ENTRY_WAIT):
             os._exit(1)  # nothing of the user's runs yet
         with self._lock:
-            launch = self._launch
-            if launch is None:
+            if self._launch is None:
                 self._asked.append(message)
                 return
-        _pass_on(launch, message)
+        self._pass_on(message)
 
     def _flush(self) -> None:
         with self._lock:
@@ -217,19 +216,35 @@ class HostAgent:
                 self._launch, asked = launch, self._asked
             self._started_it.set()
             for message in asked:
-                _pass_on(launch, message)
+                self._pass_on(message)
             launch.wait(None)
             launch.raise_error()
         except BaseException as raised:
             error = raised
         self._started_it.set()
-        over = _report(launch, error)
+        over = self._last_message(error)
         if launch is not None:
             launch.leave_hosts()
         self._leave_streams()
         self._over = True  # before the driver can answer
         self.send(over)
         self._wake()
+
+    def _pass_on(self, message: Message) -> None:
+        """Ask the launch for what the driver asks for; nobody here waits for the stacks."""
+        assert self._launch is not None
+        tell = self._launch.order if isinstance(message, TakeStacks) else self._launch.ask
+        tell(message)
+
+    def _last_message(self, error: BaseException | None) -> HostOver:
+        if self._launch is None:
+            return HostOver(type(error).__name__, str(error))
+        outcome = self._launch.outcome
+        found = outcome.elsewhere, outcome.leftovers, outcome.memory
+        if error is None:
+            return HostOver("", "", False, *found)
+        mends = self._launch.may_mend(error)
+        return HostOver(type(error).__name__, str(error), mends, *found)
 
     def _started(self) -> Launch:
         request, held = self._order.request, None
@@ -269,23 +284,3 @@ def _state_here(driver: LauncherState, path: list[str]) -> LauncherState:
         ignored=driver.ignored, traced=driver.traced, write_bytecode=driver.write_bytecode,
         shadows=driver.shadows,
     )  # fmt: skip
-
-
-def _pass_on(launch: Launch, message: Message) -> None:
-    if isinstance(message, (*_ENDINGS, SetGrace)):
-        launch.ask(message)
-    elif isinstance(message, TakeStacks):
-        launch.order(message)  # the relay has the answer
-    else:
-        launch.ask(message)
-
-
-def _report(launch: Launch | None, error: BaseException | None) -> HostOver:
-    if launch is None:
-        return HostOver(type(error).__name__, str(error))
-    outcome = launch.outcome
-    found = outcome.elsewhere, outcome.leftovers, outcome.memory
-    if error is None:
-        return HostOver("", "", False, *found)
-    mends = launch.may_mend(error)
-    return HostOver(type(error).__name__, str(error), mends, *found)

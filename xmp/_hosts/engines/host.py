@@ -1,27 +1,29 @@
-"""One host of a launch, as the driver knows it, and the launch that it belongs to."""
+"""One host of a launch, as the driver knows it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from xmp._processes.messages.hosts import HostOver
-from xmp._processes.messages.launch import Done, LoadFailed
+from xmp._processes.messages import launch as messages
+from xmp._processes.messages.hosts import HostCame, HostOver, PortsHeld
 
 if TYPE_CHECKING:
-    from xmp._processes.launcher.events import NullEvents
-    from xmp._processes.launcher.job import Job
-    from xmp._processes.launcher.outcome import Outcome
     from xmp._processes.messages.catalog import Message
-    from xmp._processes.terminal.progress import Progress
     from xmp._words.host_words import HostFailure
 
     from .protocol import Agent
 
-__all__ = ["Host", "LaunchOverHosts"]
+__all__ = ["Host"]
 
 _SILENCE = 13.0
 """Seconds; with the time between two looks as long as the carrier waits for a silent host."""
+
+
+_FOR_THE_AGENT = (
+    messages.CannotMake, messages.FailedFirst, messages.UnsafeToFork, messages.AtBreakpoint,
+    messages.DebuggerLeft, messages.StepReached, messages.ProgressMade,
+)  # fmt: skip
+"""Reports of a supervisor on which the agent acts, as the launcher of its host."""
 
 
 class Host:
@@ -33,11 +35,11 @@ class Host:
         """Whether it has been sent its order."""
         self.came = False
         """Whether it starts its replicas, as all hosts have come."""
-        self.done: Done | None = None
+        self.done: messages.Done | None = None
         """The last report of its supervisor."""
         self.over: HostOver | None = None
         """Its last message."""
-        self.unloaded: LoadFailed | None = None
+        self.unloaded: messages.LoadFailed | None = None
         """Why the function or its arguments could not be loaded there."""
         self.lost = ""
         """How its agent ended without a last message."""
@@ -51,6 +53,24 @@ class Host:
         """Since when its agent is stopped."""
         self.preempted: bool | None = None
         """Whether its replicas end by themselves; None until it has answered."""
+
+    def take(self, message: Message) -> bool:
+        """Take in what concerns this host; return whether that is all of the message."""
+        if isinstance(message, HostCame):
+            self.came = True
+        elif isinstance(message, HostOver):
+            self.over = message
+        elif isinstance(message, messages.Done):
+            self.done = message
+        elif isinstance(message, messages.LoadFailed):
+            self.unloaded = message
+        elif isinstance(message, messages.StackTexts):
+            self.stacks = message.by_rank
+        elif isinstance(message, messages.PreemptAnswer):
+            self.preempted = message.agreed
+        else:
+            return isinstance(message, (PortsHeld, *_FOR_THE_AGENT))
+        return True
 
     def is_silent(self, now: float) -> bool:
         """Whether its agent has been stopped (SIGSTOP) for so long that the host is given up."""
@@ -87,26 +107,3 @@ class Host:
     def has_failed(self) -> bool:
         """Whether it has ended otherwise than well."""
         return bool(self.lost) or (self.over is not None and bool(self.over.kind))
-
-
-class LaunchOverHosts(Protocol):
-    """A launch over hosts, as what reads its messages and its end knows it."""
-
-    job: Job
-    outcome: Outcome
-    events: NullEvents
-    progress: Progress
-    hosts: list[Host]
-    asked_to_end: bool
-
-    def start_others(self, port: int) -> None: ...
-
-    def order(self, message: Message) -> None: ...
-
-    def take_in(self, until: Callable[[], bool], seconds: float) -> None: ...
-
-    def count_answers(self) -> None: ...
-
-    def stacks_came(self) -> None: ...
-
-    def host_of(self, rank: int) -> Host: ...

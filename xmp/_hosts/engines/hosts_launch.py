@@ -19,8 +19,16 @@ from xmp._processes.launcher.launch_registry import reap_finished, running_launc
 from xmp._processes.launcher.shared_reader import seconds_to
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
-from xmp._processes.messages.hosts import HostOrder, StartHost
-from xmp._processes.messages.launch import Interrupt, Kill, Stop
+from xmp._processes.messages.hosts import HostOrder, PortsHeld, StartHost
+from xmp._processes.messages.launch import (
+    Done,
+    Interrupt,
+    Kill,
+    PreemptAnswer,
+    StackTexts,
+    Stop,
+    TakeStacks,
+)
 from xmp._processes.messages.order import PackedCall
 from xmp._processes.messages.timeline import StartTimeline
 from xmp._processes.system import linux
@@ -29,7 +37,6 @@ from xmp._words.errors import HostLost, ReplicaError, ReplicaTimeout, StartError
 
 from .clocks import as_here, as_there
 from .gathered_logs import HostLogs
-from .handlers import agent_messages
 from .host import Host
 from .late import LateHosts
 from .missing import missing_in
@@ -65,7 +72,7 @@ class HostsLaunch(Launch):
         self.hosts: list[Host] = []
         self.agents: Sequence[Agent] = ()
         self.output = HostsOutput(len(orders), packed.cell)
-        self.stacks = StacksOfHosts(self)
+        self._stacks = StacksOfHosts()
         self._group, self._orders, self._packed, self._planned = group, orders, packed, planned
         self._port = 0
         """Which host 0 has found, once it has."""
@@ -115,7 +122,7 @@ class HostsLaunch(Launch):
                 streams = self.output.streams(index)
                 host.agent.start(StartHost(order, port), image, streams)
 
-    def start_others(self, port: int) -> None:
+    def _start_others(self, port: int) -> None:
         """Host 0 holds the ports: the others may come there."""
         self._port = port
         for host in self.hosts[1:]:
@@ -184,13 +191,24 @@ class HostsLaunch(Launch):
             host.was_asked = self._late.were_asked and not host.given_up
         else:
             known = as_here(message, host.agent.clock, self.job.called)
-            agent_messages.handle(known, self, host, descriptors)
+            if not host.take(known):
+                self._report(known, descriptors)
+            self._follow(known)
         if host.is_over and host.has_failed:
             self.order(Stop())
         if not self._heard():
             self.output.over()
 
-    def count_answers(self) -> None:
+    def _follow(self, message: Message) -> None:
+        """Do what follows from a message of a host, once it is taken in."""
+        if isinstance(message, PortsHeld):
+            self._start_others(message.port)
+        elif isinstance(message, StackTexts):
+            self._stacks.came()
+        elif isinstance(message, (PreemptAnswer, Done)):
+            self._count_answers()
+
+    def _count_answers(self) -> None:
         """A SIGTERM to this process ends no host, if replicas end by themselves or have ended."""
         asked = [host for host in self.hosts if not self._complete(host)]
         waits = any(host.preempted is None and not host.is_over for host in asked)
@@ -204,10 +222,10 @@ class HostsLaunch(Launch):
     # --- waiting -------------------------------------------------------------------------------
 
     def _next_look(self) -> float | None:
-        return soonest(seconds_to(self._late.ends), self.stacks.left(), _LOOK_EVERY)
+        return soonest(seconds_to(self._late.ends), self._stacks.left(), _LOOK_EVERY)
 
     def _look(self) -> None:
-        self.stacks.glance()
+        self._stacks.glance()
         self._late.kill(self.hosts)
 
     def _kill(self) -> None:
@@ -241,6 +259,11 @@ class HostsLaunch(Launch):
         self._group.drop()
         self.output.drop()
         return "only the process which launched it can join it"
+
+    @property
+    def _first_phase(self) -> str:
+        job = self.job
+        return "joining" if job.plan.framework and not job.reports_phases else "starting"
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -301,12 +324,12 @@ class HostsLaunch(Launch):
 
     def live_stacks(self) -> dict[int, str]:
         """The current stacks of all live replicas, by rank."""
-        return self.stacks.taken()
-
-    def stacks_came(self) -> None:
-        """Take the stacks of one more host."""
-        self.stacks.came()
+        self._stacks.ask(self.hosts)
+        self.order(TakeStacks())
+        self.take_in(self._stacks.have_come, self._stacks.seconds)
+        return self._stacks.taken()
 
     def print_stacks(self) -> None:
         """Ask for the stacks of all live replicas, to print them when all have arrived."""
-        self.stacks.print_later()
+        self._stacks.ask(self.hosts, prints=True)
+        self.order(TakeStacks())

@@ -5,7 +5,7 @@ output), imports no framework and opens no device. In a launch it
 
 1. finds a fork server that fits, or starts one (``start_methods``, ``template_pool``);
 2. has it fork a supervisor, and sends that the order (``supervisor_link``, ``packed_order``);
-3. reads the supervisor's messages (``supervised``, ``handlers``) in the threads that wait, and
+3. reads the supervisor's messages (``supervised``) in the threads that wait, and
    while one waits in the main thread, handles Ctrl-C, Ctrl-Z, Ctrl-\\ and SIGTERM for the replicas
    (``launch``, the loop that launches over hosts have, too);
 4. makes results or an exception of them (``outcome``), or another attempt (``restarts``).

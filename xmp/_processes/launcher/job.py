@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
     from xmp._processes.messages.order import PackedCall
 
     from .events import EventStream
-    from .other_hosts import HostLink
 
-__all__ = ["Call", "Job", "Relay"]
+__all__ = ["Call", "HostLink", "Job", "Relay"]
 
 
 class Relay(Protocol):
@@ -31,6 +31,50 @@ class Relay(Protocol):
     def begins(self) -> None: ...
 
     def take(self, message: Message, descriptors: Sequence[int]) -> None: ...
+
+
+class HostLink(Protocol):
+    """The other hosts of the job, as the engine knows them. No method waits.
+
+    ``xmp/_hosts/carrier`` has the one that connects hosts.
+    """
+
+    verdict: Any
+    """How the launch has failed, on whichever host; None until then."""
+    all_done: bool
+    """Whether the replicas of all hosts have ended well."""
+
+    lost: bool
+    """Whether nothing more comes; there is a verdict then, or all are done."""
+    preempted: bool
+    """Whether a host is about to be taken away."""
+    progress: bool
+    """Whether replicas of a host have made progress since this was set back."""
+    proposals: deque[tuple[int, int, bool]]
+    """Rounds of the vote on ``preempted()`` (``ProposedStep``)."""
+
+    @property
+    def pid(self) -> int:
+        """Of the process that connects this host with the others; 0 when it has ended."""
+
+    def fileno(self) -> int: ...
+
+    def replica_key(self) -> bytes:
+        """The key of this attempt's replicas, the same on all hosts; empty without a secret."""
+
+    def take_in(self) -> None: ...
+
+    def fail(self, failure: Any) -> None: ...
+
+    def done(self) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def preempt(self) -> None: ...
+
+    def reached(self, number: int, step: int) -> None: ...
+
+    def leave(self) -> None: ...
 
 
 @dataclass(frozen=True)

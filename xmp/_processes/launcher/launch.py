@@ -24,6 +24,7 @@ from contextlib import contextmanager
 
 from xmp._os import log, signals
 from xmp._os.log import say
+from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, Kill, Preempt, SetGrace, Stop
 from xmp._processes.messages.timeline import StartTimeline
@@ -39,7 +40,7 @@ from .job import Job
 from .launch_registry import preempt_all, running_launches
 from .outcome import Outcome
 from .preemption import Sigterm
-from .replica_process import Reports
+from .replica_process import ReplicaProcess, Reports
 from .shared_reader import SharedReader, seconds_to
 
 __all__ = ["ENDINGS", "Launch"]
@@ -114,6 +115,11 @@ class Launch(ABC):
     def _forget(self) -> str:
         """Close what a forked child has inherited. Return why it cannot join the launch."""
 
+    @property
+    @abstractmethod
+    def _first_phase(self) -> str:
+        """What a replica does first: "starting", or "joining" the others."""
+
     @abstractmethod
     def start_timeline(self) -> StartTimeline:
         """Return how long each part of the start took."""
@@ -166,9 +172,39 @@ class Launch(ABC):
             self._send(message, descriptors)
 
     @property
+    def processes(self) -> dict[int, ReplicaProcess]:
+        """The replicas' processes by rank; empty until all exist."""
+        return self.outcome.processes
+
+    @property
     def _supervisor(self) -> int:
         """The pid of the supervisor on this machine; 0 without one."""
         return 0
+
+    def _report(self, message: Message, files: list[int]) -> None:
+        """Take in what the other side reports, with its descriptors.
+
+        Raises TypeError for a message that it never sends.
+        """
+        outcome, progress = self.outcome, self.progress
+        if isinstance(message, messages.ReplicasStarted):
+            outcome.started(message)
+            for rank, _pid, _at in message.replicas:
+                progress.reached(rank, self._first_phase)
+        elif isinstance(message, messages.ReplicaPhase):
+            progress.reached(*message)
+        elif isinstance(message, messages.ReplicaEntered):
+            outcome.entered(message.rank, message.at)
+            progress.reached(message.rank, "running")
+        elif isinstance(message, messages.ReplicaReturned):
+            outcome.returned(message, files)
+        elif isinstance(message, messages.ReplicaEnded):
+            outcome.ended(message)
+            progress.reached(message.rank, "failed" if message.exit_code else "done")
+        elif isinstance(message, messages.Events):
+            self.events.add(message.records)
+        else:
+            raise TypeError(f"unexpected message {type(message).__name__}")
 
     def take_in(self, until: Callable[[], bool], seconds: float) -> None:
         """Take in messages until then, the last one, or for so long."""

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from xmp._processes.messages.launch import Preempt
 
 if TYPE_CHECKING:
-    from .launch import Launch
-    from .restarts import RestartingLaunch
+    from xmp._processes.messages.catalog import Message
+
+    from .job import Job
 
 __all__ = ["preempt_all", "reap_finished", "running_launches"]
 
-running_launches: set[Launch | RestartingLaunch] = set()
+
+class Running(Protocol):
+    """A launch, of one attempt or of several."""
+
+    @property
+    def job(self) -> Job: ...
+
+    def ask(self, message: Message) -> None: ...
+
+    def reap(self) -> None: ...
+
+    def drop(self) -> None: ...
+
+    def wait(self, timeout: float | None) -> bool: ...
+
+    def raise_error(self) -> None: ...
+
+
+running_launches: set[Running] = set()
 
 
 def reap_finished() -> None:

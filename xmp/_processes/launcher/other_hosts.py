@@ -1,68 +1,26 @@
 """The link of a launch to the other hosts of its job, as the rules for a host see it.
 
-The engine does not know how hosts reach each other: it is handed a link (``HostLink`` in
-``xmp/_hosts/carrier``). What is reported there, and what follows from what is heard, the rules
-(``_rules/host_rules``) decide.
+The engine does not know how hosts reach each other: it is handed a link (``HostLink``). The rules
+(``_rules/host_rules``) decide what is reported there, and what follows from what is heard.
 """
 
 from __future__ import annotations
 
 import select
-from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from xmp._processes.system import linux, processes
 from xmp._rules.host_rules import Heard, HostAction, HostEvent, HostRules
 
 if TYPE_CHECKING:
+    from .job import HostLink
     from .supervisor_link import SupervisorLink
 
-__all__ = ["HostLink", "OtherHosts"]
+__all__ = ["OtherHosts"]
 
 
 _LOOK_EVERY = 2.0
 """Seconds between two looks whether the process that connects the hosts is stopped."""
-
-
-class HostLink(Protocol):
-    """The other hosts of the job. No method waits."""
-
-    verdict: Any
-    """How the launch has failed, on whichever host; None until then."""
-    all_done: bool
-    """Whether the replicas of all hosts have ended well."""
-
-    lost: bool
-    """Whether nothing more comes; there is a verdict then, or all are done."""
-    preempted: bool
-    """Whether a host is about to be taken away."""
-    progress: bool
-    """Whether replicas of a host have made progress since this was set back."""
-    proposals: deque[tuple[int, int, bool]]
-    """Rounds of the vote on ``preempted()`` (``ProposedStep``)."""
-
-    @property
-    def pid(self) -> int:
-        """Of the process that connects this host with the others; 0 when it has ended."""
-
-    def fileno(self) -> int: ...
-
-    def replica_key(self) -> bytes:
-        """The key of this attempt's replicas, the same on all hosts; empty without a secret."""
-
-    def take_in(self) -> None: ...
-
-    def fail(self, failure: Any) -> None: ...
-
-    def done(self) -> None: ...
-
-    def advance(self) -> None: ...
-
-    def preempt(self) -> None: ...
-
-    def reached(self, number: int, step: int) -> None: ...
-
-    def leave(self) -> None: ...
 
 
 class OtherHosts:

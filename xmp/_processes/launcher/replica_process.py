@@ -6,7 +6,7 @@ import math
 import signal
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from xmp._os import proc
 from xmp._processes.system import processes
@@ -15,7 +15,7 @@ from xmp._processes.system.processes import HeldProcess
 from .sentinel import Sentinel
 
 if TYPE_CHECKING:
-    from .launch import Launch
+    from collections.abc import Callable
 
 __all__ = ["ReplicaProcess", "Reports"]
 
@@ -24,17 +24,28 @@ _LAST_WORDS = 1.0
 _LOOK_SECONDS = 0.02
 
 
+class Reporting(Protocol):
+    """A launch, whose supervisor reports on its processes."""
+
+    finished: bool
+
+    @property
+    def processes(self) -> dict[int, ReplicaProcess]: ...
+
+    def take_in(self, until: Callable[[], bool], seconds: float) -> None: ...
+
+
 class Reports:
     """The reports of one launch's supervisor; its processes do not keep the launch alive."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Reporting) -> None:
         self._launch = weakref.ref(launch)
 
     def take(self, rank: int, seconds: float) -> None:
         """Take in what has come, and for so long what comes, until this rank's end is there."""
         launch = self._launch()
         if launch is not None and not launch.finished:
-            known = launch.outcome.processes
+            known = launch.processes
             launch.take_in(lambda: known[rank].reported is not None, seconds)
             if all(process.reported is not None for process in known.values()):
                 launch.take_in(lambda: False, _LAST_WORDS)  # what the launch holds is let go then

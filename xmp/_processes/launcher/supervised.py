@@ -10,38 +10,22 @@ from contextlib import ExitStack
 from xmp._inside.collectives import note_preemption
 from xmp._os import log, signals
 from xmp._os.log import say
+from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
-from xmp._processes.messages.launch import (
-    Preempt,
-    PreemptElsewhere,
-    ProgressElsewhere,
-    ProposedStep,
-    Stop,
-    TakeStacks,
-)
+from xmp._processes.messages.launch import Preempt, TakeStacks
 from xmp._processes.messages.order import Failure
 from xmp._processes.messages.timeline import StartTimeline, slow_start
 from xmp._processes.report import host_error
+from xmp._processes.report.replica_error import not_loaded
 from xmp._processes.report.stack_texts import living
-from xmp._rules.host_rules import (
-    FINISH,
-    NOTE_PREEMPTION,
-    STAYS,
-    Asked,
-    Failed,
-    HostAction,
-    HostEvent,
-    Left,
-    NoneLeft,
-)
+from xmp._rules import host_rules as hosts
 from xmp._rules.restarts import may_mend
 from xmp._rules.watch import is_victim
-from xmp._words.errors import XmpError
+from xmp._words.errors import StartError, XmpError
 
 from . import leftovers
 from .deadlines import EndedElsewhere
-from .handlers import supervisor_messages
 from .job import Job
 from .launch import ENDINGS, Launch
 from .launch_registry import reap_finished, running_launches
@@ -51,11 +35,11 @@ from .supervisor_link import SupervisorLink
 __all__ = ["SupervisedLaunch"]
 
 _ORDERS: dict[str, Callable[..., Message]] = {
-    "progress": ProgressElsewhere,
-    "preempt": PreemptElsewhere,
-    "propose": ProposedStep,
-    "stacks": TakeStacks,
-    "stop": Stop,
+    "progress": messages.ProgressElsewhere,
+    "preempt": messages.PreemptElsewhere,
+    "propose": messages.ProposedStep,
+    "stacks": messages.TakeStacks,
+    "stop": messages.Stop,
 }
 """What the rules for a host order of its supervisor."""
 _ANSWER_WAIT = 5.0
@@ -156,7 +140,7 @@ class SupervisedLaunch(Launch):
         """Send the user's request to the supervisor, and tell other hosts if it ends the launch."""
         super().ask(message, descriptors)
         if isinstance(message, ENDINGS) and not self.finished:
-            self.tell_hosts(Asked(isinstance(message, Preempt), self.outcome.ended_by))
+            self._tell_hosts(hosts.Asked(isinstance(message, Preempt), self.outcome.ended_by))
 
     def _send(self, message: Message, descriptors: Sequence[int]) -> None:
         try:
@@ -191,17 +175,61 @@ class SupervisedLaunch(Launch):
             return False
         if self.job.relay is not None:
             self.job.relay.take(message, descriptors)
-        supervisor_messages.handle(message, self, descriptors)
+        self._report(message, descriptors)
         return not self.finished
+
+    def _report(self, message: Message, files: list[int]) -> None:
+        if isinstance(message, messages.ReplicasStarted):
+            self.link.has_started(message.supervisor)
+            pids = [pid for _rank, pid, _at in message.replicas]
+            log.debug("supervisor %d has made the replicas %s", message.supervisor, pids)
+            super()._report(message, files)
+        elif isinstance(message, messages.StackTexts):
+            self._stacks_taken(message.by_rank)
+        elif isinstance(message, messages.PreemptAnswer):
+            self.sigterm.answered(message.agreed)
+            self._tell_hosts(hosts.VoteAnswered(message.agreed))
+        elif isinstance(message, messages.StepReached):
+            self._tell_hosts(hosts.StepAnswered(*message))
+        elif isinstance(message, messages.ProgressMade):
+            if self.others is not None:
+                self.others.progressed()
+        elif isinstance(message, messages.AtBreakpoint):
+            self.progress.close()
+            self.lender.at_breakpoint(message)
+        elif isinstance(message, messages.DebuggerLeft):
+            self.progress.close()
+            self.lender.left(message)
+        else:
+            self._report_failure(message, files)
+
+    def _report_failure(self, message: Message, files: list[int]) -> None:
+        """Take in why the launch fails or ends; else what every launch takes in."""
+        if isinstance(message, messages.UnsafeToFork):
+            self.link.begin_with_fresh_interpreters(message.culprits)
+        elif isinstance(message, messages.LoadFailed):
+            text, words, pickled = message
+            self._fail(not_loaded(text, words, pickled if self.job.relay is None else None))
+        elif isinstance(message, messages.CannotMake):
+            self._fail(StartError(message.message))
+        elif isinstance(message, messages.FailedFirst):
+            if self.others is not None:
+                error = self.outcome.first(message.failure)
+                self._tell_hosts(self._failed(error, message.failure))
+        elif isinstance(message, messages.Done):
+            self.outcome.done(message)
+            self._none_left()
+        else:
+            super()._report(message, files)
 
     # --- other hosts ---------------------------------------------------------------------------
 
-    def tell_hosts(self, event: HostEvent) -> None:
+    def _tell_hosts(self, event: hosts.HostEvent | None) -> None:
         """Take an event into the rules for this host; do nothing in a launch on one host."""
-        if self.others is not None:
+        if self.others is not None and event is not None:
             self._act(self.others.feed(event))
 
-    def failed(self, error: BaseException, first: Failure | None = None) -> Failed | None:
+    def _failed(self, error: BaseException, first: Failure | None = None) -> hosts.Failed | None:
         """Describe a failure for the other hosts; None if they know of one already.
 
         ``first`` is the failure, while replicas still run.
@@ -213,19 +241,19 @@ class SupervisedLaunch(Launch):
         words = f"{cause.error_type}: {cause.message}\n{cause.stderr}" if cause else ""
         mends = may_mend(outcome, error, () if first is None else (first,))
         described = host_error.described(error, is_victim(words))
-        return Failed(described, mends, isinstance(error, KeyboardInterrupt))
+        return hosts.Failed(described, mends, isinstance(error, KeyboardInterrupt))
 
-    def none_left(self) -> None:
+    def _none_left(self) -> None:
         """No process is left here: that is the end, or this host waits for the others."""
         if self.others is None:
             self.finish()
             return
         error, outcome = self.outcome.error(), self.outcome
-        failed = None if error is None else self.failed(error)
-        self.tell_hosts(NoneLeft(failed, outcome.complete(outcome.processes)))
+        failed = None if error is None else self._failed(error)
+        self._tell_hosts(hosts.NoneLeft(failed, outcome.complete(outcome.processes)))
 
     def _leave_attempt(self, error: BaseException | None) -> None:
-        self.tell_hosts(Left(None if error is None else self.failed(error)))
+        self._tell_hosts(hosts.Left(None if error is None else self._failed(error)))
 
     def _has_ended_elsewhere(self) -> bool:
         """Return whether another host has ended the launch, while this one has no replicas."""
@@ -234,15 +262,15 @@ class SupervisedLaunch(Launch):
         self._act(self.others.hear_before_start())
         return self.others.rules.stopped
 
-    def _act(self, actions: Sequence[HostAction]) -> None:
+    def _act(self, actions: Sequence[hosts.HostAction]) -> None:
         for action in actions:
             if action.to == "replicas":
                 self.order(_ORDERS[action.name](*action.args))
-            elif action == STAYS:
+            elif action == hosts.STAYS:
                 self.sigterm.answered(True)
-            elif action == NOTE_PREEMPTION:
+            elif action == hosts.NOTE_PREEMPTION:
                 note_preemption()
-            elif action == FINISH:
+            elif action == hosts.FINISH:
                 with signals.blocked():
                     self.finish()
             else:
@@ -272,7 +300,7 @@ class SupervisedLaunch(Launch):
 
     # --- ending --------------------------------------------------------------------------------
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """End the launch, whose supervisor could not start it, with this error."""
         self.outcome.broken = error
         self.finish()
@@ -313,6 +341,10 @@ class SupervisedLaunch(Launch):
         """Whether no launcher of another host decides, too, if another attempt follows."""
         return self.others is None
 
+    @property
+    def _first_phase(self) -> str:
+        return self.link.order.first_phase
+
     # --- questions -----------------------------------------------------------------------------
 
     def start_timeline(self) -> StartTimeline:
@@ -340,7 +372,7 @@ class SupervisedLaunch(Launch):
         self._prints_stacks = True
         self.ask(TakeStacks())
 
-    def stacks_taken(self, stacks: dict[int, str]) -> None:
+    def _stacks_taken(self, stacks: dict[int, str]) -> None:
         """Take the supervisor's answer to either."""
         self._stacks = stacks
         if self._prints_stacks:
