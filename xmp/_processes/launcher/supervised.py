@@ -215,7 +215,7 @@ class SupervisedLaunch(Launch):
         elif isinstance(message, messages.FailedFirst):
             if self.others is not None:
                 error = self.outcome.first(message.failure)
-                self._tell_hosts(self._failed(error, message.failure))
+                self._tell_hosts(self._described(error, message.failure))
         elif isinstance(message, messages.Done):
             self.outcome.done(message)
             self._none_left()
@@ -229,7 +229,7 @@ class SupervisedLaunch(Launch):
         if self.others is not None and event is not None:
             self._act(self.others.feed(event))
 
-    def _failed(self, error: BaseException, first: Failure | None = None) -> hosts.Failed | None:
+    def _described(self, error: BaseException, first: Failure | None = None) -> hosts.Failed | None:
         """Describe a failure for the other hosts; None if they know of one already.
 
         ``first`` is the failure, while replicas still run.
@@ -249,11 +249,11 @@ class SupervisedLaunch(Launch):
             self.finish()
             return
         error, outcome = self.outcome.error(), self.outcome
-        failed = None if error is None else self._failed(error)
+        failed = None if error is None else self._described(error)
         self._tell_hosts(hosts.NoneLeft(failed, outcome.complete(outcome.processes)))
 
     def _leave_attempt(self, error: BaseException | None) -> None:
-        self._tell_hosts(hosts.Left(None if error is None else self._failed(error)))
+        self._tell_hosts(hosts.Left(None if error is None else self._described(error)))
 
     def _has_ended_elsewhere(self) -> bool:
         """Return whether another host has ended the launch, while this one has no replicas."""
