@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Host"]
 
-_SILENCE = 13.0
-"""Seconds; with the time between two looks as long as the carrier waits for a silent host."""
-
-
 _FOR_THE_AGENT = (
     messages.CannotMake, messages.FailedFirst, messages.UnsafeToFork, messages.AtBreakpoint,
     messages.DebuggerLeft, messages.StepReached, messages.ProgressMade,
@@ -31,8 +27,6 @@ class Host:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.was_started = False
-        """Whether it has been sent its order."""
         self.came = False
         """Whether it starts its replicas, as all hosts have come."""
         self.done: messages.Done | None = None
@@ -49,10 +43,6 @@ class Host:
         """Whether it ended after the driver had asked it to."""
         self.stacks: dict[int, str] | None = None
         """The answer to the last request."""
-        self._stopped: float | None = None
-        """Since when its agent is stopped."""
-        self.preempted: bool | None = None
-        """Whether its replicas end by themselves; None until it has answered."""
 
     def take(self, message: Message) -> bool:
         """Take in what concerns this host; return whether that is all of the message."""
@@ -66,27 +56,9 @@ class Host:
             self.unloaded = message
         elif isinstance(message, messages.StackTexts):
             self.stacks = message.by_rank
-        elif isinstance(message, messages.PreemptAnswer):
-            self.preempted = message.agreed
         else:
-            return isinstance(message, (PortsHeld, *_FOR_THE_AGENT))
+            return isinstance(message, (PortsHeld, messages.PreemptAnswer, *_FOR_THE_AGENT))
         return True
-
-    def is_silent(self, now: float) -> bool:
-        """Whether its agent has been stopped (SIGSTOP) for so long that the host is given up."""
-        if not self.agent.is_stopped():
-            self._stopped = None
-            return False
-        self._stopped = now if self._stopped is None else self._stopped
-        if now - self._stopped < _SILENCE:
-            return False
-        self.given_up = f"was stopped, and has not gone on for {_SILENCE:g} s: killed"
-        return True
-
-    def ends_unstarted(self) -> None:
-        """The launch ends: a host without an order has nothing to end, and would not answer."""
-        if not self.was_started and not self.is_over:
-            self.over = HostOver("", "")
 
     @property
     def verdict(self) -> HostFailure | None:

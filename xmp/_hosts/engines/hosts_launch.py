@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import select
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from xmp._os import signals
+from xmp._os import log, signals
 from xmp._processes.launcher.deadlines import soonest
 from xmp._processes.launcher.job import Job
 from xmp._processes.launcher.launch import Launch
 from xmp._processes.launcher.launch_registry import reap_finished, running_launches
-from xmp._processes.launcher.shared_reader import seconds_to
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
-from xmp._processes.messages.hosts import HostOrder, PortsHeld, StartHost
+from xmp._processes.messages.hosts import HostOrder, HostOver, PortsHeld, StartHost
 from xmp._processes.messages.launch import (
     Done,
     Interrupt,
     Kill,
+    Preempt,
     PreemptAnswer,
     StackTexts,
     Stop,
@@ -33,12 +34,12 @@ from xmp._processes.messages.order import PackedCall
 from xmp._processes.messages.timeline import StartTimeline
 from xmp._processes.system import linux
 from xmp._processes.terminal.console import signals_of_the_user
+from xmp._rules import job_rules as rules
 from xmp._words.errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
 
 from .clocks import as_here, as_there
 from .gathered_logs import HostLogs
 from .host import Host
-from .late import LateHosts
 from .missing import missing_in
 from .output import HostsOutput
 from .stacks import StacksOfHosts
@@ -76,7 +77,8 @@ class HostsLaunch(Launch):
         self._group, self._orders, self._packed, self._planned = group, orders, packed, planned
         self._port = 0
         """Which host 0 has found, once it has."""
-        self._late, self._logs = LateHosts(), logs
+        self._logs = logs
+        self._rules = rules.JobRules(len(orders))
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -92,7 +94,7 @@ class HostsLaunch(Launch):
                 self.events.begin(self.job.called, self.job.plan, self.job.settings.restart_count)
                 self.agents = self._group.agents()
                 self.hosts = [Host(agent) for agent in self.agents]
-                self.start_host(0, 0)
+                self._act(self._rules.begin())
                 self._wait_for_start()
             except BaseException as error:
                 if self.hosts and not isinstance(error, XmpError):
@@ -111,22 +113,15 @@ class HostsLaunch(Launch):
         error = self.error()
         return bool(self.job.settings.max_restarts) and error is not None and self.may_mend(error)
 
-    def start_host(self, index: int, port: int) -> None:
-        """Send one host its order."""
+    def _start_host(self, index: int, port: int) -> None:
+        """Send one host its order, with the port that host 0 has found (0 for host 0 itself)."""
+        self._port = port
         image = [self._packed.image] if self._packed.image >= 0 else []
         host = self.hosts[index]
-        if not host.is_over:
-            host.was_started = True
-            with contextlib.suppress(Closed):  # what is read next says why
-                order = as_there(self._orders[index], host.agent.clock)
-                streams = self.output.streams(index)
-                host.agent.start(StartHost(order, port), image, streams)
-
-    def _start_others(self, port: int) -> None:
-        """Host 0 holds the ports: the others may come there."""
-        self._port = port
-        for host in self.hosts[1:]:
-            self.start_host(host.agent.index, port)
+        with contextlib.suppress(Closed):  # what is read next says why
+            order = as_there(self._orders[index], host.agent.clock)
+            streams = self.output.streams(index)
+            host.agent.start(StartHost(order, port), image, streams)
 
     def _wait_for_start(self) -> None:
         def started() -> bool:
@@ -156,9 +151,10 @@ class HostsLaunch(Launch):
 
     def _send(self, message: Message, _: Sequence[int]) -> None:
         if isinstance(message, (Interrupt, Stop, Kill)):
-            self._late.asked_to_end(self.grace + self.patience)
-            for host in self.hosts:
-                host.ends_unstarted()
+            within = int((self.grace + self.patience) * 1e9)
+            self._act(self._rules.feed(rules.AskedToEnd(time.monotonic_ns(), within)))
+        elif isinstance(message, Preempt):
+            self._act(self._rules.feed(rules.Preempted()))
         for host in self._heard():
             with contextlib.suppress(Closed):  # what is read next says why
                 host.agent.send(message)
@@ -188,32 +184,53 @@ class HostsLaunch(Launch):
         except Closed:
             how = host.agent.how_it_ended()
             host.lost = host.given_up or how
-            host.was_asked = self._late.were_asked and not host.given_up
+            host.was_asked = self._rules.deadline is not None and not host.given_up
         else:
             known = as_here(message, host.agent.clock, self.job.called)
             if not host.take(known):
                 self._report(known, descriptors)
-            self._follow(known)
-        if host.is_over and host.has_failed:
-            self.order(Stop())
+            self._follow(host, known)
+        if host.is_over:
+            self._act(self._rules.feed(rules.HostEnded(host.agent.index, host.has_failed)))
         if not self._heard():
             self.output.over()
 
-    def _follow(self, message: Message) -> None:
+    def _follow(self, host: Host, message: Message) -> None:
         """Do what follows from a message of a host, once it is taken in."""
+        index = host.agent.index
+        event: rules.JobEvent | None = None
         if isinstance(message, PortsHeld):
-            self._start_others(message.port)
+            event = rules.PortsFound(message.port)
         elif isinstance(message, StackTexts):
             self._stacks.came()
-        elif isinstance(message, (PreemptAnswer, Done)):
-            self._count_answers()
+        elif isinstance(message, PreemptAnswer):
+            event = rules.HostAnswered(index, message.agreed)
+        elif isinstance(message, Done):
+            event = rules.HostDone(index, self._complete(host))
+        if event is not None:
+            self._act(self._rules.feed(event))
 
-    def _count_answers(self) -> None:
-        """A SIGTERM to this process ends no host, if replicas end by themselves or have ended."""
-        asked = [host for host in self.hosts if not self._complete(host)]
-        waits = any(host.preempted is None and not host.is_over for host in asked)
-        if self.sigterm.pending and not waits:
-            self.sigterm.answered(all(host.preempted is not False for host in asked))
+    def _act(self, actions: Sequence[rules.JobAction]) -> None:
+        for name, index, value in ((each.name, each.host, each.value) for each in actions):
+            host = self.hosts[index]
+            if name == rules.START:
+                self._start_host(index, value)
+            elif name == rules.UNSTARTED:
+                host.over = HostOver("", "")
+            elif name == rules.STOP:
+                self.order(Stop())
+            elif name == rules.PREEMPTED:
+                self.sigterm.answered(bool(value))
+            else:
+                self._kill_agent(host, name == rules.GIVE_UP)
+
+    def _kill_agent(self, host: Host, stopped: bool) -> None:
+        if stopped:
+            seconds = rules.SILENCE / 1e9
+            host.given_up = f"was stopped, and has not gone on for {seconds:g} s: killed"
+        else:
+            log.warning("the agent of %s does not answer: killed", host.agent.name)
+        host.agent.kill()
 
     def _complete(self, host: Host) -> bool:
         own = [rank for rank in self.outcome.processes if self.host_of(rank) is host]
@@ -222,14 +239,17 @@ class HostsLaunch(Launch):
     # --- waiting -------------------------------------------------------------------------------
 
     def _next_look(self) -> float | None:
-        return soonest(seconds_to(self._late.ends), self._stacks.left(), _LOOK_EVERY)
+        ends = self._rules.deadline
+        left = None if ends is None else (ends - time.monotonic_ns()) / 1e9
+        return soonest(left, self._stacks.left(), _LOOK_EVERY)
 
     def _look(self) -> None:
         self._stacks.glance()
-        self._late.kill(self.hosts)
+        stopped = {host.agent.index for host in self._heard() if host.agent.is_stopped()}
+        self._act(self._rules.feed(rules.Looked(time.monotonic_ns(), frozenset(stopped))))
 
     def _kill(self) -> None:
-        self._late.kill_now(self.hosts)
+        self._act(self._rules.feed(rules.KillAll()))
         self.output.give_up()
 
     # --- ending --------------------------------------------------------------------------------
