@@ -87,7 +87,7 @@ TABLE: dict[str, tuple[list[Host], str, str]] = {
         two(over(verdict=LOST), lost()),
         "HostLost", "host 1 (node-1) is lost: its agent (pid 41) ended by SIGKILL",
     ),
-    "an agent is killed, and nobody has a verdict": (
+    "an agent is killed, and no host has a verdict": (
         two(over(), lost()), "HostLost", "host 1 (node-1) is lost",
     ),
     "an agent ends because the driver has asked, others have missed it": (

@@ -61,7 +61,7 @@ TABLE: dict[str, tuple[list[JobEvent], list[str]]] = {
         [PORTS, STOP, AskedToEnd(LATE - 1, 9), HostEnded(0), HostEnded(2), Looked(LATE)],
         [*ALL_STARTED, "kill 1"],
     ),
-    "nobody was asked to end": ([PORTS, Looked(1000 * LATE)], ALL_STARTED),
+    "no host was asked to end": ([PORTS, Looked(1000 * LATE)], ALL_STARTED),
     "the launcher waits no longer": (
         [PORTS, HostEnded(0), KillAll()], [*ALL_STARTED, "kill 1", "kill 2"],
     ),
