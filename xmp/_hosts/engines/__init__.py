@@ -65,7 +65,7 @@ def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[
 
 
 def _found(name: str, known: Sequence[str]) -> Engine:
-    """The engine of this name, ours or another distribution's; raises PlanError."""
+    """Return the engine of this name, ours or another distribution's. Raise PlanError."""
     if name in known:
         ours: Engine = _registry.require(_GROUP, name)
         return ours

@@ -115,7 +115,7 @@ class HostAgent:
     # --- the main thread: the driver -----------------------------------------------------------
 
     def serve(self) -> None:
-        """Until the driver has been sent the last message."""
+        """Serve the driver until it has been sent the last message."""
         self._take_surroundings()
         thread = threading.Thread(target=self._run, name="xmp-launch", daemon=True)
         thread.start()
@@ -183,7 +183,7 @@ class HostAgent:
     # --- the launch's thread -------------------------------------------------------------------
 
     def begins(self) -> None:
-        """All hosts have come."""
+        """Report that all hosts have come."""
         self.send(HostCame())
 
     def take(self, message: Message, descriptors: Sequence[int]) -> None:
@@ -277,7 +277,7 @@ def _named(call: PackedCall) -> Any:
 
 
 def _state_here(driver: LauncherState, path: list[str]) -> LauncherState:
-    """The state of this process, with what belongs to the program."""
+    """Return the state of this process, with what belongs to the program."""
     own, _ = launcher_state.capture()
     return replace(
         own, name=driver.name, path=path, argv=driver.argv, authkey=driver.authkey,

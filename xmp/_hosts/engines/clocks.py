@@ -43,7 +43,7 @@ class HostClock:
         return (self._most - self._least + 1) // 2
 
     def measured(self, asked: int, read: int, answered: int) -> None:
-        """The host has read its clock between these two moments of this process's.
+        """Note that the host has read its clock between these two moments of this process's.
 
         It cannot have done so before it was asked, nor after it has answered (Cristian 1989).
         """
@@ -56,21 +56,21 @@ class HostClock:
         self._least, self._most, self._measured = least, most, answered
 
     def is_fresh(self, seconds: float) -> bool:
-        """Whether it was measured within the last ``seconds``."""
+        """Return whether it was measured within the last ``seconds``."""
         known = self._measured
         return known is not None and time.monotonic_ns() - known < seconds * 1e9
 
     def here(self, at: int) -> int:
-        """A time of the host's clock by that of this process; 0, for none, stays 0."""
+        """Return a time of the host's clock by that of this process; 0, for none, stays 0."""
         return at and at - self.ahead
 
     def there(self, at: int) -> int:
-        """A time of this process's clock by that of the host."""
+        """Return a time of this process's clock by that of the host."""
         return at and at + self.ahead
 
 
 def as_there(order: HostOrder, clock: HostClock) -> HostOrder:
-    """The order, with all times by the clock of its host."""
+    """Return the order, with all times by the clock of its host."""
     limits = order.settings.limits
     limits = limits and replace(limits, first=clock.there(limits.first))
     settings = replace(order.settings, limits=limits)
@@ -78,7 +78,7 @@ def as_there(order: HostOrder, clock: HostClock) -> HostOrder:
 
 
 def as_here(message: Message, clock: HostClock, called: int) -> Message:
-    """A message of an agent, with all times by the clock of this process.
+    """Return a message of an agent, with all times by the clock of this process.
 
     ``called``: when the user has called; the agent was asked later.
     """

@@ -78,7 +78,7 @@ def _attempt(engine: Engine, hosts: Any, request: Request, call: Call) -> HostsL
 def _planned(
     engine: Engine, group: Group, request: Request, call: Call, called: int
 ) -> tuple[HostsLaunch, Packed]:
-    """The launch, before any process of it exists, and what holds its packed call."""
+    """Return the launch, before it has a process, and what holds its packed call."""
     first = group.hosts[0]
     with _names_in_errors(first):
         request, draft = _host.for_hosts(_on_host(request, group, 0), call, first.facts)
@@ -119,7 +119,7 @@ def _on_host(request: Request, group: Group, index: int, port: int = 0) -> Reque
 
 
 def _whole(request: Request, group: Group, port: int = 0) -> JobPlan:
-    """The plans of all hosts, as one; PlanError where hosts differ too much for one job."""
+    """Return the plans of all hosts as one. Raise PlanError if they differ too much for one job."""
     plans = [_plan_of(request, group, index, port) for index in range(len(group.hosts))]
     for host, plan in zip(group.hosts, plans):
         _refuse_different(group.hosts[0], plans[0], host, plan)

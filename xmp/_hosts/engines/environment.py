@@ -19,7 +19,7 @@ OF_LAUNCHERS = (
 
 
 def for_agents() -> dict[str, str]:
-    """The variables for an agent on this machine."""
+    """Return the variables for an agent on this machine."""
     return without_launchers(probe.facts())
 
 

@@ -120,8 +120,10 @@ class HostLogs:
 
 @contextlib.contextmanager
 def _marker(folder: str) -> Iterator[str]:
-    """The path of a new file, by which a host that has the same folder is known: its files are
-    those of the driver, and must not be appended to themselves."""
+    """Make a file by which a host that has the same folder is known; give its path.
+
+    Such a host's files are those of the driver, and must not be appended to themselves.
+    """
     path = Path(folder, f".xmp-{secrets.token_hex(8)}")
     path.touch(0o600, exist_ok=False)
     try:

@@ -15,7 +15,7 @@ BY_HOST = "[{host}:{rank}] "
 
 
 def over_hosts(output: Output | None, count: int) -> Output | None:
-    """The output of a launch over so many hosts; None where nothing is to be done about it."""
+    """Return the output of a launch over hosts; None if nothing is to be done about it."""
     if output is None:
         return None
     prefix = BY_HOST if output.by_host and count > 1 else output.prefix
@@ -24,6 +24,6 @@ def over_hosts(output: Output | None, count: int) -> Output | None:
 
 
 def names_apart(names: Sequence[str]) -> list[str]:
-    """The names of hosts; those that several hosts have, with the index of each: "node#1"."""
+    """Return the names of hosts; those that several have, with the index of each: "node#1"."""
     counts = Counter(names)
     return [f"{name}#{index}" if counts[name] > 1 else name for index, name in enumerate(names)]

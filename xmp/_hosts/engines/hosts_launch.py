@@ -109,7 +109,7 @@ class HostsLaunch(Launch):
             self.raise_error()
 
     def _may_restart(self) -> bool:
-        """Whether an attempt without replicas is one that has failed, and no bad request."""
+        """Return whether an attempt without replicas is one that has failed, and no bad request."""
         error = self.error()
         return bool(self.job.settings.max_restarts) and error is not None and self.may_mend(error)
 
@@ -288,15 +288,15 @@ class HostsLaunch(Launch):
     # --- questions -----------------------------------------------------------------------------
 
     def plan(self) -> JobPlan:
-        """With the ports that host 0 has found; made when it is asked for, as few programs do."""
+        """Make the plan with the ports that host 0 has found, when a program asks for it."""
         return self._planned(self._port) if self._port else self.job.plan
 
     def start_timeline(self) -> StartTimeline:
-        """How long each part of the start took."""
+        """Return how long each part of the start took."""
         return self.outcome.start_timeline(())
 
     def error(self) -> BaseException | None:
-        """What the launch has failed with."""
+        """Return what the launch has failed with."""
         try:
             self.raise_error()
         except BaseException as error:
@@ -321,7 +321,7 @@ class HostsLaunch(Launch):
             error._add(self._group.advice(missing, self.job.settings.program))
 
     def may_mend(self, error: BaseException) -> bool:
-        """Whether another attempt may succeed, on these hosts or with another one for one lost."""
+        """Return whether another attempt may succeed, here or with a host for one lost."""
         elsewhere = self.outcome.elsewhere
         if elsewhere is not None and not isinstance(error, HostLost):
             return not elsewhere.final
@@ -339,11 +339,11 @@ class HostsLaunch(Launch):
         return True
 
     def host_of(self, rank: int) -> Host:
-        """The host that runs a replica."""
+        """Return the host that runs a replica."""
         return self.hosts[rank // len(self.job.plan.hosts[0].replicas)]
 
     def live_stacks(self) -> dict[int, str]:
-        """The current stacks of all live replicas, by rank."""
+        """Return the current stacks of all live replicas, by rank."""
         self._stacks.ask(self.hosts)
         self.order(TakeStacks())
         self.take_in(self._stacks.have_come, self._stacks.seconds)

@@ -88,7 +88,7 @@ class LocalEngine:
         self._pool.close()
 
     def settled(self, request: Request, plan: JobPlan) -> Request:
-        """With each host's share of this machine's cores, where the user has not said anything."""
+        """Give each host its share of this machine's cores, unless the user has said something."""
         if request.threads is not None:
             return request
         said = [_says_threads(dict(entry)) for entry in request.env or ((),)]
@@ -109,7 +109,7 @@ class LocalEngine:
 
 
 def _says_threads(given: Mapping[str, str]) -> bool:
-    """Whether ``env=`` or this program's environment says how many threads a replica has."""
+    """Return whether ``env=`` or this program's environment says how many threads a replica has."""
     return threads_said(given.get(_THREADS, os.environ.get(_THREADS))) > 0
 
 
@@ -209,7 +209,7 @@ class LocalGroup:
 
 
 def _maker() -> tuple[Any, ...]:
-    """What agents take from this process when it starts them, and no order can change."""
+    """Return what agents take from this process when it starts them, and no order can change."""
     return (*identity_key(), interpreter.executable())
 
 

@@ -26,7 +26,7 @@ class LocalAgent:
     """An agent, this process's child, and one end of a pair of sockets that it has inherited."""
 
     def __init__(self, index: int, address: str, env: Mapping[str, str]) -> None:
-        """Raises OSError if it cannot be started."""
+        """Start the process. Raise OSError if it cannot be started."""
         self.index, self.name, self.address = index, address, address
         self.clock = HostClock()
         self._runs = False

@@ -22,18 +22,18 @@ _latest = 0
 
 
 def at_port(request: Request, port: int) -> Request:
-    """The request, with the port at which the hosts meet."""
+    """Return the request, with the port at which the hosts meet."""
     assert isinstance(request.world, HostsByHand)
     return replace(request, world=replace(request.world, port=port))
 
 
 def held_port(request: Request) -> int:
-    """The port of a request that ``holding`` has returned."""
+    """Return the port of a request that ``holding`` has returned."""
     return request.world.port if isinstance(request.world, HostsByHand) else 0
 
 
 def holding(request: Request) -> tuple[Request, ports.PortLease]:
-    """The request with a port from which on all that host 0 needs is free, and held.
+    """Return the request with a port from which on all that host 0 needs is free, and held.
 
     That of the launch before, if it is free again: what connects the hosts need not start then.
     """

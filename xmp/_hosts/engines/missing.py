@@ -20,7 +20,7 @@ class Missing(NamedTuple):
 
 
 def missing_in(text: str) -> Missing | None:
-    """What the first line of an error says is missing, if it says that."""
+    """Return what the first line of an error says is missing, if it says that."""
     line = text.partition("\n")[0]
     if found := _NOT_FOUND.search(line):
         return Missing(found[1])

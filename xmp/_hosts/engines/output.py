@@ -70,12 +70,12 @@ class HostsOutput:
     # --- the driver's threads ------------------------------------------------------------------
 
     def streams(self, index: int) -> list[int]:
-        """Standard input, output and error of a host; the receiver closes them."""
+        """Return standard input, output and error of a host; the receiver closes them."""
         ends, self._ends[index] = self._ends[index], []
         return [os.open(os.devnull, os.O_RDWR), *ends]
 
     def over(self) -> None:
-        """The hosts have ended: what they have written is all that comes."""
+        """Note that the hosts have ended: what they have written is all that comes."""
         if self._end_write >= 0:
             os.close(self._end_write)
             self._end_write = -1

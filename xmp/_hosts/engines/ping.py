@@ -23,7 +23,7 @@ __all__ = ["all_answer"]
 
 
 def all_answer(agents: Sequence[Agent], seconds: float) -> bool:
-    """Whether all of them answer within so many seconds."""
+    """Return whether all of them answer within so many seconds."""
     if any(agent.is_stopped() for agent in agents):
         return False
     end = time.monotonic() + seconds

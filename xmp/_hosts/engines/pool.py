@@ -33,7 +33,7 @@ G = TypeVar("G", bound=Kept)
 
 
 def new_job() -> dict[str, str]:
-    """The variables that name a group's job, and its secret, which its hosts alone know."""
+    """Return the variables that name a group's job, and its secret, which its hosts alone know."""
     return {"XMP_JOB_ID": secrets.token_hex(8), "XMP_JOB_SECRET": secrets.token_hex(32)}
 
 
@@ -51,7 +51,7 @@ class Pool(Generic[G]):
         atexit.register(self.end)
 
     def taken(self, key: Hashable, make: Callable[[], G]) -> G:
-        """The group that waits, if it fits, or a new one; one that does not fit is closed first."""
+        """Return the group that waits, if it fits, or a new one; close one that does not fit."""
         with self._lock:
             waiting, self._waiting = self._waiting, None
             if waiting is not None:
@@ -73,7 +73,7 @@ class Pool(Generic[G]):
         return group
 
     def give_back(self, group: G, usable: bool) -> None:
-        """Its launch is over: it waits for the next one, if it can."""
+        """Keep the group, whose launch is over, for the next one, if it can be used."""
         usable = usable and not switched_off() and group.usable
         with self._lock:
             found = self._taken.pop(id(group), None)
@@ -85,7 +85,7 @@ class Pool(Generic[G]):
             leaves.close()
 
     def forget(self, group: G) -> None:
-        """It is closed."""
+        """Forget a group that is closed."""
         with self._lock:
             self._taken.pop(id(group), None)
             if self._waiting is not None and self._waiting[1] is group:
@@ -106,7 +106,7 @@ class Pool(Generic[G]):
             waiting[1].close()
 
     def end(self) -> None:
-        """This process ends: keep nothing any more."""
+        """Keep nothing any more: this process ends."""
         self._ending = True
         self.close()
 

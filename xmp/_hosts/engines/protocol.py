@@ -43,19 +43,19 @@ class Agent(Protocol):
         """Send without waiting for the agent; Closed if it has ended."""
 
     def recv(self) -> tuple[Message, list[int]]:
-        """The next message, with the files that hold large results; Closed after the last one."""
+        """Return the next message, with files of large results. Raise Closed after the last one."""
 
     def kill(self) -> None:
         """End it at once, with all that it has started."""
 
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped it (SIGSTOP)."""
+        """Return whether a signal has stopped it (SIGSTOP)."""
 
     def how_it_ended(self) -> str:
         """For a person: "was killed by SIGKILL"."""
 
     def rest(self) -> None:
-        """The attempt is over: close what it has written to."""
+        """Close what the attempt, which is over, has written to."""
 
 
 class HostFound(NamedTuple):
@@ -75,7 +75,7 @@ class HostFiles(Protocol):
         """In bytes; 0 for one that is not there."""
 
     def has(self, path: str) -> bool:
-        """Whether this file is there."""
+        """Return whether this file is there."""
 
     def parts(self, path: str, start: int, size: int) -> Generator[memoryview, None, None]:
         """So many bytes from ``start`` on; fewer if the file has no more."""
@@ -93,7 +93,7 @@ class Group(Protocol):
         """Raise PlanError for a plan of host 0 that the hosts cannot carry out."""
 
     def inherited(self) -> dict[str, str] | None:
-        """The variables for the next launch; None: those that the agents were started with."""
+        """Return the variables for the next launch; None for those of the agents' start."""
 
     def search_path(self, index: int) -> list[str] | None:
         """``sys.path`` of an agent, for processes that run no code of the user's.
@@ -105,13 +105,13 @@ class Group(Protocol):
         """``sys.path`` of replicas on a host; asked for where ``inherited`` gives None."""
 
     def imports_script(self) -> bool:
-        """Whether hosts import the script again; if not, what it defines travels by value."""
+        """Return whether hosts import the script again; else what it defines travels by value."""
 
     def files(self, index: int) -> HostFiles | None:
-        """Those of a host; None where they are this process's."""
+        """Return the files of a host; None if they are this process's."""
 
     def advice(self, missing: Missing, command: bool) -> str:
-        """What to do where a host lacks this; "" where that is the program's own mistake.
+        """Say what to do if a host lacks this; "" if that is the program's own mistake.
 
         ``command``: ``xmp run`` launches.
         """
@@ -120,7 +120,7 @@ class Group(Protocol):
         """Start those that do not wait for work yet; raises StartError, and leaves none then."""
 
     def release(self, lost: bool) -> None:
-        """The launch is over; ``lost``: not with all agents."""
+        """Take the group back after a launch; ``lost``: not with all agents."""
 
     def close(self) -> None:
         """End all agents at once, with all that they have started."""
@@ -135,16 +135,16 @@ class Engine(Protocol):
     name: str
 
     def checked(self, hosts: object) -> Any:
-        """What ``hosts=`` asks for; raises PlanError and TypeError."""
+        """Return what ``hosts=`` asks for. Raise PlanError and TypeError."""
 
     def with_runtime_env(self, runtime_env: object) -> Engine:
-        """The same engine for a launch whose hosts get this; raises PlanError and TypeError."""
+        """Return the engine for a launch whose hosts get this. Raise PlanError and TypeError."""
 
     def group(self, hosts: Any, request: Request, call: Call) -> Group:
-        """The hosts for a launch; raises PlanError where there are not so many."""
+        """Return the hosts for a launch. Raise PlanError if there are not so many."""
 
     def settled(self, request: Request, plan: JobPlan) -> Request:
-        """The request, with what follows from where the hosts are."""
+        """Return the request, with what follows from where the hosts are."""
 
     def shutdown(self) -> None:
         """End the agents that wait for the next launch."""

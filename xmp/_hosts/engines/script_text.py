@@ -15,7 +15,7 @@ __all__ = ["as_text"]
 
 
 def as_text(source: MainSource | None) -> MainSource | None:
-    """The same script for a host that need not have its file; as it was at the first launch."""
+    """Return the script, as of the first launch, for a host that need not have its file."""
     if source is None or source.kind == "text":
         return source
     text = _text(source)
@@ -41,7 +41,7 @@ def _text(source: MainSource) -> str | None:
 
 
 def _has_changed(text: str) -> bool:
-    """Whether the script that runs in the main thread was compiled from another text."""
+    """Return whether the script that runs in the main thread was compiled from another text."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals is vars(sys.modules["__main__"]):

@@ -81,7 +81,7 @@ def verdict_of(
 
 
 def by_name(hosts: Sequence[Host], verdict: HostFailure) -> HostFailure:
-    """The verdict with the driver's name of its host: another host may know its address alone."""
+    """Return the verdict with the driver's name of its host: others may know its address alone."""
     for host in hosts:
         index, name = host.agent.index, host.agent.name
         if index == verdict.host:
@@ -93,7 +93,7 @@ def by_name(hosts: Sequence[Host], verdict: HostFailure) -> HostFailure:
 
 
 def _says_why(host: Host) -> bool:
-    """Whether its agent has reported why it has left the others before it had replicas."""
+    """Return whether its agent has reported why it has left the others before it had replicas."""
     return host.over is not None and host.over.kind not in ("", "HostLost") and host.done is None
 
 
@@ -103,7 +103,7 @@ def _is_cause(lost: Sequence[Host], verdict: HostFailure | None) -> bool:
 
 
 def _not_loaded(hosts: Sequence[Host]) -> StartError:
-    """The error of the first host, with the names of all that have the same one."""
+    """Return the error of the first host, with the names of all that have the same one."""
     found = hosts[0].unloaded
     assert found is not None
     alike = [host for host in hosts if host.unloaded and host.unloaded.message == found.message]
@@ -121,7 +121,7 @@ def _host_lost(host: Host) -> HostLost:
 
 
 def host_of(hosts: Sequence[Host], verdict: HostFailure | None) -> Host | None:
-    """The host whose replicas have failed first, with their whole reports."""
+    """Return the host whose replicas have failed first, with their whole reports."""
     failed = [host for host in hosts if host.done and (host.done.failures or host.done.overdue)]
     if verdict is not None:
         named = [host for host in failed if host.agent.index == verdict.host]
@@ -133,7 +133,7 @@ def host_of(hosts: Sequence[Host], verdict: HostFailure | None) -> Host | None:
 
 
 def _moment(host: Host) -> tuple[bool, bool, int]:
-    """A sort key: replicas that xmp has stopped are never the cause, and victims seldom."""
+    """Return a sort key: replicas that xmp has stopped are never the cause, victims seldom."""
     done = host.done
     assert done is not None
     if done.overdue is not None:
@@ -180,7 +180,7 @@ def _whole(hosts: Sequence[Host], overdue: Overdue) -> Overdue:
 
 
 def not_the_cause(failure: Failure) -> Failure:
-    """A failure that its host has called the cause; another host's was reported first."""
+    """Label a failure that its host has called the cause; another host's was reported first."""
     if failure.label != CAUSE:
         return failure
     return replace(failure, label=COLLATERAL if _is_victim(failure) else UNKNOWN)
@@ -189,7 +189,7 @@ def not_the_cause(failure: Failure) -> Failure:
 def _without_replicas(
     found: JobVerdict, hosts: Sequence[Host], verdict: HostFailure | None, asked: bool, why: str
 ) -> JobVerdict:
-    """No replica has failed: a host could not start, or the launch was ended before."""
+    """Say why no replica has run: a host could not start, or the launch was ended before."""
     failed = [host for host in hosts if host.over is not None and host.over.kind]
     named = [host for host in failed if verdict is not None and verdict.host == host.agent.index]
     if verdict is not None and verdict.kind not in _NOT_OF_REPLICAS and not named:
@@ -204,7 +204,7 @@ def _without_replicas(
 
 
 def _as_error(host: Host) -> BaseException:
-    """The error that a host has reported: of its class, with the host's name where it helps."""
+    """Make the error that a host has reported, of its class, with its name where it helps."""
     assert host.over is not None
     kind, where = host.over.kind, f"host {host.agent.index} ({host.agent.name})"
     text = host.over.text if where in host.over.text else f"on {where}: {host.over.text}"

@@ -46,7 +46,7 @@ class ProcessContext(Generic[R]):
         """The replicas whose end a ``join`` has noted."""
 
     def __repr__(self) -> str:
-        """The function, the runtime, and the replicas by state; asks the launch for nothing."""
+        """Show the function, the runtime, and the replicas by state; ask the launch for nothing."""
         job, states = self._launch.job, dict[str, list[str]]()
         for process in self.processes:
             where = f"rank {process.rank} (pid {process.pid})"
@@ -73,7 +73,7 @@ class ProcessContext(Generic[R]):
         return [process for _, process in sorted(self._launch.outcome.processes.items())]
 
     def pids(self) -> list[int]:
-        """The replicas' process ids, in rank order."""
+        """Return the replicas' process ids, in rank order."""
         return [process.pid for process in self.processes]
 
     @property
@@ -114,7 +114,7 @@ class ProcessContext(Generic[R]):
             raise _shown(error) from error.__cause__
 
     def _enough(self) -> bool:
-        """Whether ``join`` returns False before ``timeout`` seconds are over."""
+        """Return whether ``join`` returns False before ``timeout`` seconds are over."""
         return False
 
     def _join(
@@ -148,7 +148,7 @@ class ProcessContext(Generic[R]):
         return Results(self._launch.outcome.results, self._launch.start_timeline())
 
     def stacks(self) -> dict[int, str]:
-        """The Python stacks of every live replica as text, by rank; empty after the end."""
+        """Return the Python stacks of every live replica as text, by rank; empty after the end."""
         return self._launch.live_stacks()
 
     def terminate(self) -> None:
@@ -167,12 +167,12 @@ class ProcessContext(Generic[R]):
 
 
 def _of_a_launch(error: BaseException) -> bool:
-    """Whether a launch ends with it: its failure, a Ctrl-C, a skipped test."""
+    """Return whether a launch ends with it: its failure, a Ctrl-C, a skipped test."""
     return isinstance(error, (XmpError, KeyboardInterrupt)) or is_skip(error)
 
 
 def _shown(error: BaseException) -> BaseException:
-    """The error without xmp's frames: the user's call is above, and they say nothing about it."""
+    """Return the error without xmp's frames, which say nothing about the user's call above."""
     if isinstance(error, XmpError):
         shown_short(error)
     elif "IPython" in sys.modules:
@@ -196,7 +196,7 @@ def _grace(given: object) -> float:
 
 
 def _timeout(given: object) -> float | None:
-    """Seconds that the kernel can count; None for those that are more."""
+    """Return seconds that the kernel can count; None for more."""
     seconds = None if given is None else number_of_seconds("timeout", given, or_none=True)
     if seconds is not None and math.isnan(seconds):
         raise ValueError(f"timeout={given!r}: give a number of seconds, or None for no limit")

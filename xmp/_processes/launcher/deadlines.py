@@ -112,7 +112,7 @@ class Deadlines:
         self._clocks.resume(time.monotonic_ns(), why)
 
     def left_to_supervisor(self, grace: float, stopped: Callable[[], bool]) -> float | None:
-        """Seconds until the supervisor must have ended a launch with a ``timeout``, else None.
+        """Return the seconds until the supervisor must have ended a launch with a ``timeout``.
 
         0 if the supervisor is ``stopped`` when the timeout has passed: it will not do it.
         """
@@ -126,7 +126,7 @@ class Deadlines:
         return 0 if stopped() else left + grace + _TO_END
 
     def not_ended(self, supervisor: int, writes: bool) -> ReplicaTimeout:
-        """The error for a supervisor that has not; ``writes``: it only waits to write output."""
+        """Make the error for a supervisor that has not; ``writes``: it waits to write output."""
         why = f"supervisor {supervisor} did not end the launch"
         if writes:
             why = (
@@ -139,5 +139,5 @@ class Deadlines:
 
 
 def soonest(*waits: float | None) -> float | None:
-    """The shortest of these waits, at least 0; None without any."""
+    """Return the shortest of these waits, at least 0; None without any."""
     return min((max(0.0, wait) for wait in waits if wait is not None), default=None)

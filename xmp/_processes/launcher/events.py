@@ -33,13 +33,13 @@ class NullEvents:
     """The events of a call without ``events=``: it drops them."""
 
     def begin(self, called: int, plan: JobPlan | None, restart: int = 0) -> None:
-        """The launch has been planned."""
+        """Note that the launch has been planned."""
 
     def add(self, events: Iterable[tuple[Any, ...]]) -> None:
-        """The supervisor has reported these."""
+        """Take in what the supervisor has reported."""
 
     def end(self, error: BaseException | None) -> None:
-        """The launch has ended, with this error or without one."""
+        """Note that the launch has ended, with this error or without one."""
 
     def drop(self) -> None:
         """In a forked child of the launcher: the launch belongs to the parent."""
@@ -65,7 +65,7 @@ class EventStream(NullEvents):
         self._restart = 0
 
     def begin(self, called: int, plan: JobPlan | None, restart: int = 0) -> None:
-        """The launch has been planned; PlanError where the file cannot be opened."""
+        """Note that the launch has been planned. Raise PlanError if the file cannot be opened."""
         self._restart = restart
         if not self._launch:
             self._called = called
@@ -117,7 +117,7 @@ class EventStream(NullEvents):
                 log.error("events= failed at %r; the launch continues.\n%s", event.name, text)
 
     def end(self, error: BaseException | None) -> None:
-        """The launch, or this attempt, has ended."""
+        """Note that the launch, or this attempt, has ended."""
         if isinstance(error, ReplicaError):
             caused = not isinstance(error, ReplicaTimeout)
             rank, pid = (error.rank, error.pid) if caused else (None, None)

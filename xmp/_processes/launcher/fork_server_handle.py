@@ -165,7 +165,7 @@ class ForkServerHandle:
             wait_for_fork(self.pid)
 
     def kill_if_stopped(self) -> None:
-        """A stopped process does not notice that its lifeline is closed."""
+        """Kill a stopped process, which does not notice that its lifeline is closed."""
         if self.pid and not self._dead and processes.is_stopped(self.pid):
             processes.kill(self.pid)
 
@@ -180,15 +180,15 @@ class ForkServerHandle:
             self._process.close_log()
 
     def has_exited(self) -> bool:
-        """Whether a dropped process has ended and is reaped."""
+        """Return whether a dropped process has ended and is reaped."""
         return self._process is None or self._process.has_ended()
 
     def last_words(self) -> str:
-        """How a process ended that should not have, and what it wrote."""
+        """Return how a process ended that should not have, and what it wrote."""
         return "the template was closed" if self._process is None else self._process.last_words()
 
     def log(self) -> str:
-        """The last lines that the process wrote before it could report."""
+        """Return the last lines that the process wrote before it could report."""
         return "" if self._process is None else self._process.log()
 
     # --- requests ------------------------------------------------------------------------------
@@ -250,17 +250,17 @@ class ForkServerHandle:
         return self._ready
 
     def wait_end(self, pid: int, timeout: float = END_WAIT) -> int | None:
-        """The wait status of a process that it forked, once nothing of that is left."""
+        """Return the wait status of a process that it forked, once nothing of that is left."""
         self._until(lambda: pid in self._ended, timeout)
         return self._ended.get(pid)
 
     def pid_of(self, token: int) -> int | None:
-        """The pid of the process that was forked for a request."""
+        """Return the pid of the process that was forked for a request."""
         self._until(lambda: token in self._forked, END_WAIT)
         return self._forked.get(token)
 
     def fork_failure(self, token: int) -> str:
-        """Why nothing could be forked for a request; empty if it was, or if that is not known."""
+        """Return why nothing could be forked for a request; empty if it was, or if not known."""
         self.pid_of(token)
         why = self._fork_failures.get(token)
         return (

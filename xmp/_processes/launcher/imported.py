@@ -39,7 +39,7 @@ class Imported:
             self.environments.append(report.environment)
 
     def first_changed(self, wanted: Mapping[str, str], names: Iterable[str]) -> str:
-        """The first of these variables that never had the wanted value here; empty if none.
+        """Return the first of these variables that never had the wanted value here; empty if none.
 
         A variable counts as equal when it has its value from before or after one of the imports.
         """
@@ -47,19 +47,19 @@ class Imported:
         return min(changed, default="")
 
     def changed_since(self, wanted: Mapping[str, str]) -> set[str]:
-        """The names of the variables that had another value at the start, or none."""
+        """Return the names of the variables that had another value at the start, or none."""
         began = self.environments[0] if self.environments else wanted
         if began == wanted:
             return set()
         return {name for name, _ in began.items() ^ wanted.items()} - _PASSING
 
     def may_have_read(self, name: str) -> bool:
-        """Whether an import may depend on this variable, as far as Python code read it."""
+        """Return whether an import may depend on this variable, as far as Python code read it."""
         read = self.variables_read
         return read is None or name in read or ALL in read
 
     def reader_of(self, name: str) -> str:
-        """The file of the program whose import has read this variable; empty for none of its own.
+        """Return the program's file whose import has read this variable; empty for no such file.
 
         A script is not imported again for what a library has read.
         """

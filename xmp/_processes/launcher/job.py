@@ -60,7 +60,7 @@ class HostLink(Protocol):
     def fileno(self) -> int: ...
 
     def replica_key(self) -> bytes:
-        """The key of this attempt's replicas, the same on all hosts; empty without a secret."""
+        """Return the key of this attempt's replicas, one for all hosts; empty without a secret."""
 
     def take_in(self) -> None: ...
 
@@ -138,7 +138,7 @@ class Job(Call):
         leases: Mapping[str, int],
         hosts: HostLink | None = None,
     ) -> Job:
-        """The job of this host, which is the first of the plan."""
+        """Return the job of this host, which is the first of the plan."""
         # Not before the template starts.
         from xmp._processes.messages.thread_replicas import by_process
 

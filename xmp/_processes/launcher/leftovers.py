@@ -38,7 +38,7 @@ def after(replicas: Iterable[ReplicaProcess], rules: ForkRules) -> str:
 
 
 def added(error: BaseException, leftovers: str) -> BaseException:
-    """The error, whose text also names the processes that still exist."""
+    """Return the error, whose text also names the processes that still exist."""
     if isinstance(error, XmpError):
         error._add(leftovers)
     return error

@@ -75,7 +75,7 @@ class Outcome:
         self._oom_counters = OomCounters()
 
     def started(self, message: launch.ReplicasStarted) -> None:
-        """All replicas exist."""
+        """Note that all replicas exist."""
         for rank, pid, forked in message.replicas:
             process = ReplicaProcess(rank, pid, self._reports, daemon=self._job.settings.daemon)
             self.processes[rank] = process
@@ -83,11 +83,11 @@ class Outcome:
             self._timelines[rank] = Timeline(*times)
 
     def entered(self, rank: int, at: int) -> None:
-        """A replica is in the user's function."""
+        """Note that a replica is in the user's function."""
         self._timelines[rank].entered = at
 
     def returned(self, message: launch.ReplicaReturned, files: list[int]) -> None:
-        """A replica has returned a result."""
+        """Take the result that a replica has returned."""
         rank, data, size, timeline, imported = message
         self._returned.add(rank)
         self._timelines[rank] = timeline.completed(self._timelines[rank])
@@ -112,12 +112,12 @@ class Outcome:
         return ResultLimit(limits.total / 1e9, ends / 1e9)
 
     def ended(self, message: launch.ReplicaEnded) -> None:
-        """The process of a replica has ended."""
+        """Note that the process of a replica has ended."""
         self.processes[message.rank].reported = message.exit_code
         self._oom_counters.largest[message.rank] = message.peak
 
     def done(self, message: launch.Done) -> None:
-        """No process of the launch is left."""
+        """Take the last report: no process of the launch is left."""
         self.overdue, self.failures, self._stacks = message
         self.failures = [self._unopened(failure) for failure in self.failures]
         for failure in self.failures:
@@ -136,11 +136,11 @@ class Outcome:
         return failure if self._job.relay is None else replace(failure, pickled=None)
 
     def complete(self, processes: Collection[int]) -> bool:
-        """Whether the replicas of these keys of ``processes`` have returned from the function."""
+        """Return whether the replicas of these keys of ``processes`` have returned."""
         return bool(processes) and self._returned.issuperset(processes)
 
     def supervisor_lost(self, how: str) -> None:
-        """The supervisor has ended without a last message; ``how`` it ended."""
+        """Note that the supervisor has ended without a last message; ``how`` it ended."""
         if self.broken is None:
             self.orphaned = True
             memory = self._oom_counters.look().found(killed=False)
@@ -159,7 +159,7 @@ class Outcome:
             self.broken = StartError("\n".join(filter(None, parts)), code="XMP-S04")
 
     def start_timeline(self, imports: tuple[tuple[str, float], ...]) -> StartTimeline:
-        """How long each part of the start took; ``imports`` are the template's slowest."""
+        """Return how long each part of the start took; ``imports`` are the template's slowest."""
         times = {
             rank: time
             for first, time in self._timelines.items()
@@ -180,14 +180,14 @@ class Outcome:
             raise leftovers.added(error, self.leftovers)
 
     def error(self) -> BaseException | None:
-        """What the launch has failed with: a time limit, a replica, or its supervisor."""
+        """Return what the launch has failed with: a time limit, a replica, or its supervisor."""
         error = self._error()
         if isinstance(error, XmpError) and not self.ended_by:
             add_choice(error, self._job.plan.choice)
         return error
 
     def first(self, failure: Failure) -> BaseException:
-        """The error for the first failure, while replicas still run."""
+        """Return the error for the first failure, while replicas still run."""
         size, failure = self._job.plan.world_size, self._unopened(failure)
         memory = self._oom_counters.look()
         return self._named(replica_error.build([failure], size, self._where, {}, {}, memory))
@@ -233,6 +233,6 @@ class Outcome:
         return self.broken
 
     def _is_own(self, verdict: HostFailure) -> bool:
-        """Whether this host's own failure is the cause: here its whole report is known."""
+        """Return whether this host's own failure is the cause: here its whole report is known."""
         own = verdict.host == self._job.host.index and verdict.kind != "HostLost"
         return own and bool(self.failures or self.broken)

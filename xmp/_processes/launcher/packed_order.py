@@ -43,7 +43,7 @@ def make_order(
     cell: bytes,
     at_end: Callable[[Callable[[], None]], Any],
 ) -> tuple[LaunchOrder, Packed | None, list[int]]:
-    """The order of one launch, its packed call, and the descriptors beside it but for the streams.
+    """Return the order of a launch, its packed call, and its descriptors without the streams.
 
     ``at_end`` takes what closes them. Raises TypeError for a call that cannot be packed.
     """
@@ -76,7 +76,7 @@ def make_order(
 
 
 def _own(job: Job, at_end: Callable[[Callable[[], None]], Any]) -> _Call:
-    """What this process launches itself: its function, its state, its resource tracker."""
+    """Pack what this process launches itself: its function, its state, its resource tracker."""
     inherits = job.settings.start_method == "fork"
     main = None if inherits or job.settings.program else main_source()
     state, tracker = launcher_state.capture()
@@ -88,13 +88,13 @@ def _own(job: Job, at_end: Callable[[Callable[[], None]], Any]) -> _Call:
 
 
 def _given(call: PackedCall) -> _Call:
-    """What another process has packed; this host has its own variables."""
+    """Return what another process has packed; this host has its own variables."""
     state = replace(call.state, pid=os.getpid(), environment=dict(os.environ), tracker=False)
     return replace(call, state=state), None, None
 
 
 def packed_for_hosts(call: Call) -> tuple[PackedCall, Packed]:
-    """The call for the launchers of other hosts; the caller closes what holds its file.
+    """Pack the call for launchers of other hosts; the caller closes what holds its file.
 
     Raises TypeError for what cannot be sent to other hosts.
     """

@@ -33,20 +33,20 @@ class Sigterm:
         """Monotonic nanoseconds."""
 
     def came(self, supervisor: int) -> None:
-        """The signal has arrived; kill a supervisor that is stopped: it would never react."""
+        """Note the signal; kill a supervisor that is stopped: it would never react."""
         self.pending = True
         self._came = time.monotonic_ns()
         if supervisor and processes.is_stopped(supervisor):
             processes.kill(supervisor)
 
     def answered(self, agreed: bool) -> None:
-        """The supervisor's answer: the replicas have agreed on a call, or get the signal."""
+        """Take the supervisor's answer: the replicas have agreed on a call, or get the signal."""
         self.pending, self.agreed = not agreed, agreed
         if agreed:
             note_preemption()
 
     def carry_out(self, outcome: Outcome) -> None:
-        """The launch has ended: end this process as the signal would have without xmp.
+        """End this process, after the launch, as the signal would have without xmp.
 
         A failure from before the signal is printed, as nothing else will report it.
         """

@@ -81,7 +81,7 @@ class ReplicaProcess:
         self._closed = False
 
     def __repr__(self) -> str:
-        """The rank, the pid and the state."""
+        """Show the rank, the pid and the state."""
         return f"<ReplicaProcess rank {self.rank}, pid {self.pid}: {self.state}>"
 
     @property
@@ -132,7 +132,7 @@ class ReplicaProcess:
         return f"killed by {processes.signal_name(-code)}" if code < 0 else f"exit code {code}"
 
     def is_alive(self) -> bool:
-        """Whether it runs. ValueError after ``close()``."""
+        """Return whether it runs. Raise ValueError after ``close()``."""
         return self.exitcode is None and not processes.is_gone(self.pid)
 
     def join(self, timeout: float | None = None) -> None:

@@ -69,7 +69,7 @@ def received(
     descriptors: Sequence[int],
     limit: ResultLimit | None = None,
 ) -> dict[int, Any]:
-    """What the replicas of a process have sent, by rank; XmpError where it does not load here.
+    """Load the replicas' results, by rank. Raise XmpError if they do not load here.
 
     ReplicaTimeout where that takes longer than the launch may.
     """
@@ -104,7 +104,7 @@ class ResultLimit:
 
 
 def _loaded_in_time(image: Image, limit: ResultLimit, rank: int) -> Any:
-    """The loaded result. Nothing can interrupt what unpickling runs, so it has its own thread."""
+    """Load the result in a thread: nothing can interrupt what unpickling runs."""
     outcome: list[tuple[bool, Any]] = []
 
     def load() -> None:

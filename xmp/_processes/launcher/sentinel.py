@@ -20,7 +20,7 @@ class Sentinel:
     """Open until ``close()``, or until nothing refers to it any more."""
 
     def __init__(self, pid: int, reported: Callable[[], bool]) -> None:
-        """``reported()``: whether its end is known, after which ``pid`` may be another's."""
+        """Take ``reported()``: whether its end is known, after which ``pid`` may be another's."""
         self.descriptor = _opened(pid, reported)
         self._close = weakref.finalize(self, os.close, self.descriptor)
         self._close.atexit = False  # the kernel closes it

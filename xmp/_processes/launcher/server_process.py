@@ -25,7 +25,7 @@ class FreshInterpreter:
     """
 
     def __init__(self, ends: tuple[int, int], environment: Mapping[str, str]) -> None:
-        """Raises OSError if it cannot be started."""
+        """Start the process. Raise OSError if it cannot be started."""
         command = interpreter.fresh_interpreter(
             "xmp._processes.template.template_main", "main", *ends
         )
@@ -51,11 +51,11 @@ class FreshInterpreter:
             self._process.wait(END_WAIT)
 
     def has_ended(self) -> bool:
-        """Whether it has ended and is reaped."""
+        """Return whether it has ended and is reaped."""
         return self._process.poll() is not None
 
     def last_words(self) -> str:
-        """How it ended although it should not have, and what it wrote."""
+        """Return how it ended although it should not have, and what it wrote."""
         code: int | str
         try:
             code = self._process.wait(1.0)
@@ -66,7 +66,7 @@ class FreshInterpreter:
         return f"{self.executable} did not start as a template (exit code {code}){said}"
 
     def log(self) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines that it wrote."""
         if not self._log.is_ours:
             return ""
         size = os.fstat(self._log.number).st_size

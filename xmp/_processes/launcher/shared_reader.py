@@ -96,5 +96,5 @@ class SharedReader:
 
 
 def seconds_to(end: float | None) -> float | None:
-    """Seconds until ``end``, at most what a lock can wait for; None without an end."""
+    """Return the seconds until ``end``, at most what a lock can wait for; None without an end."""
     return None if end is None else min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX)

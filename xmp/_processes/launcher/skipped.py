@@ -13,7 +13,7 @@ __all__ = ["real_first", "skip_of"]
 
 
 def real_first(failures: Sequence[Failure]) -> list[Failure]:
-    """The failures with a replica that has failed as the cause, where the first one has skipped.
+    """Put a replica that has failed first, as the cause, if the first one has skipped.
 
     Replicas that have lost the skipped one, or that xmp has ended because of it, have not failed.
     """
@@ -27,7 +27,7 @@ def real_first(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def skip_of(failures: Sequence[Failure]) -> BaseException | None:
-    """The skip that the launch has come to; None where its cause is a failure."""
+    """Return the skip that the launch has come to; None where its cause is a failure."""
     return failures[0].exception if failures and _skipped(failures[0]) else None
 
 

@@ -37,7 +37,7 @@ H = TypeVar("H", bound=ForkServerHandle)
 
 
 def settled(call: Call, rules: ForkRules) -> Call:
-    """The call; in a notebook whose kernel cannot be forked, with the default start method.
+    """Return the call; in a kernel that cannot be forked, with the default start method.
 
     ipykernel has ZeroMQ's native threads, so that there ``"fork"`` would always be refused, which
     the documents of torch_xla give for notebooks. What needs a real fork cannot be packed, and the
@@ -96,7 +96,7 @@ class StartMethod:
         return self._owned(ForkServerHandle.fork(call, leases))
 
     def warm(self) -> WarmTemplate:
-        """A template that fits; one that ends with the launch if the user wants no others."""
+        """Return a template that fits; it ends with the launch if the user wants no others."""
         key = self.key
         if switched_off():
             return self._owned(WarmTemplate.of(key))
@@ -112,7 +112,7 @@ class StartMethod:
     def holder(
         self, template: WarmTemplate, main: MainSource, state: LauncherState, deadlines: Deadlines
     ) -> ForkServerHandle | None:
-        """The template's child that has imported the script; None if forking it is not safe."""
+        """Return the template's child that has imported the script; None if a fork is not safe."""
         holder = template.holder_of(main, state, self.key)
 
         def ready(seconds: float | None) -> bool:
@@ -157,7 +157,7 @@ class StartMethod:
                 raise PlanError(differs(name, path), code="XMP-P05")
 
     def imports(self) -> tuple[tuple[str, float], ...]:
-        """The slowest imports of the template, if it was started for this launch."""
+        """Return the slowest imports of the template, if it was started for this launch."""
         return tuple(self._template.imported.slowest) if self._template and self._started else ()
 
     def offer(self, imported: Sequence[str]) -> None:
@@ -167,7 +167,7 @@ class StartMethod:
                 server.offer(self.key, imported)
 
     def is_unsafe(self, *loaded: Any) -> bool:
-        """Whether one of these, when it was loaded, has made a fork unsafe."""
+        """Return whether one of these, when it was loaded, has made a fork unsafe."""
         return not _unsafe.isdisjoint(loaded)
 
     def remember_unsafe(self, what: Any, name: str, culprits: Sequence[str]) -> None:

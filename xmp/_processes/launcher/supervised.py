@@ -244,7 +244,7 @@ class SupervisedLaunch(Launch):
         return hosts.Failed(described, mends, isinstance(error, KeyboardInterrupt))
 
     def _none_left(self) -> None:
-        """No process is left here: that is the end, or this host waits for the others."""
+        """End the launch, or wait for the other hosts: no process is left here."""
         if self.others is None:
             self.finish()
             return
@@ -348,17 +348,17 @@ class SupervisedLaunch(Launch):
     # --- questions -----------------------------------------------------------------------------
 
     def start_timeline(self) -> StartTimeline:
-        """How long each part of the start took."""
+        """Return how long each part of the start took."""
         return self.outcome.start_timeline(self.link.start_method.imports())
 
     def may_mend(self, error: BaseException) -> bool:
-        """Whether another attempt may succeed, after this error."""
+        """Return whether another attempt may succeed, after this error."""
         elsewhere = self.outcome.elsewhere
         # All hosts of a launch must decide alike, and so by the one verdict.
         return may_mend(self.outcome, error) if elsewhere is None else not elsewhere.final
 
     def live_stacks(self) -> dict[int, str]:
-        """The current stacks of all live replicas, by rank."""
+        """Return the current stacks of all live replicas, by rank."""
         self._stacks = None
         self.ask(TakeStacks())
         if self._reader.until(lambda: self._stacks is not None or self.finished, _ANSWER_WAIT):

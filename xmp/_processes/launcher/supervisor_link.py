@@ -100,7 +100,7 @@ class SupervisorLink:
                     ) from None
 
     def doing(self) -> str:
-        """What a launch that has no replicas yet waits for."""
+        """Return what a launch that has no replicas yet waits for."""
         server = self._server
         if self._job.settings.start_method != "fork" and server.alive and not server.wait_ready(0):
             return f"process {server.pid} is still importing what the launcher has imported"
@@ -159,7 +159,7 @@ class SupervisorLink:
                 os.close(descriptor)
 
     def _streams(self) -> list[int]:
-        """What the supervisor gets for standard input, output and error."""
+        """Return what the supervisor gets for standard input, output and error."""
         alone = self._job.settings.program and self._job.plan.world_size == 1
         streams = stdio.standard_streams(reads=alone)
         if self._in_notebook:
@@ -174,13 +174,13 @@ class SupervisorLink:
         return streams
 
     def has_started(self, supervisor: int) -> None:
-        """All replicas exist: what was sent belongs to them."""
+        """Note that all replicas exist: what was sent belongs to them."""
         self.supervisor = supervisor
         if self._packed is not None:
             self._packed.sent()
 
     def is_stopped(self) -> bool:
-        """Whether the supervisor is stopped, as by SIGSTOP."""
+        """Return whether the supervisor is stopped, as by SIGSTOP."""
         return processes.is_stopped(self.supervisor)
 
     # --- ending --------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class SupervisorLink:
             self._lifeline.close()
 
     def how_it_ended(self) -> str:
-        """How a supervisor ended that sent no last message."""
+        """Return how a supervisor ended that sent no last message."""
         if failure := self._server.fork_failure(self._token):
             return failure
         pid = self._server.pid_of(self._token)

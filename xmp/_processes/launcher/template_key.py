@@ -54,19 +54,19 @@ class TemplateKey:
         )
 
     def environment(self) -> dict[str, str]:
-        """What an import of this launch sees."""
+        """Return what an import of this launch sees."""
         return {**os.environ, **dict(self.env)}
 
     def is_set_later(self, name: str) -> bool:
-        """Whether replicas get this variable by a call, or where it is first used."""
+        """Return whether replicas get this variable by a call, or where it is first used."""
         return _matches(name, self.first_use_variables)
 
     def bars(self, name: str) -> bool:
-        """Whether a template must not import this module."""
+        """Return whether a template must not import this module."""
         return _root(name) in self.barred
 
     def variables(self, environment: Mapping[str, str]) -> set[str]:
-        """The names of the variables in an environment that an import is known to read."""
+        """Return the names of the variables in an environment that an import is known to read."""
         return {
             name
             for name in environment
@@ -94,13 +94,13 @@ def _split(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
 def _by_root(
     names: tuple[str, ...], roots: frozenset[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The modules of these packages, and the others."""
+    """Return the modules of these packages, and the others."""
     inside = tuple(name for name in names if _root(name) in roots)
     return inside, tuple(name for name in names if _root(name) not in roots)
 
 
 def identity_key() -> tuple[Any, ...]:
-    """What no request can change in a process that is up."""
+    """Return what no request can change in a process that is up."""
     capabilities = tuple(item for item in proc.status().items() if item[0].startswith("Cap"))
     ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(),)
     options = tuple(sys.flags), tuple(sys.warnoptions), tuple(sorted(sys._xoptions.items()))

@@ -20,7 +20,7 @@ _MOST = 2
 
 
 def switched_off() -> bool:
-    """Whether the user wants no process to outlive a launch (``XMP_TEMPLATE=off``)."""
+    """Return whether the user wants no process to outlive a launch (``XMP_TEMPLATE=off``)."""
     return is_off("XMP_TEMPLATE")
 
 
@@ -54,7 +54,7 @@ class TemplatePool:
                 template.drop()
 
     def get(self, key: TemplateKey) -> WarmTemplate:
-        """A template that fits; starts one if there is none."""
+        """Return a template that fits; start one if there is none."""
         with self._lock:
             for gone in [t for t in self._warm if not t.alive]:
                 self.discard(gone)

@@ -46,7 +46,7 @@ class WarmTemplate(ForkServerHandle):
         return self
 
     def misfit(self, key: TemplateKey) -> str:
-        """Why a launch with this key may not use the template; empty if it may."""
+        """Return why a launch with this key may not use the template; empty if it may."""
         if not self.alive:
             return "it has ended"
         if self._identity != identity_key():
@@ -62,7 +62,7 @@ class WarmTemplate(ForkServerHandle):
         return f"{others[0]} comes from another file here" if others else ""
 
     def has_moved(self) -> bool:
-        """Whether an import would take one of its packages from another file, in a fresh process.
+        """Return whether an import in a fresh process would take a package from another file.
 
         For a launcher that imports none of them itself.
         """
@@ -71,7 +71,7 @@ class WarmTemplate(ForkServerHandle):
         return any(spec is not None and spec.origin not in (None, file) for file, spec in found)
 
     def _changed_variable(self, key: TemplateKey) -> str:
-        """A variable that has another value for this launch, on which an import may depend."""
+        """Return a variable that an import may depend on and that has another value now."""
         known, ours = self.imported, key.environment()
         names = key.variables(ours) | key.variables(known.environments[0])
         # Of what env= sets, also what no table knows: a library may have read it.
@@ -84,7 +84,7 @@ class WarmTemplate(ForkServerHandle):
     def holder_of(
         self, source: MainSource, launcher: LauncherState, key: TemplateKey
     ) -> ForkServerHandle:
-        """The handle on the process that has imported this script; starts it if there is none."""
+        """Return the handle on the process that has imported this script; start it if needed."""
         env = frozenset(key.env)
         if self._holder is not None:
             known, holder, seen = self._holder
@@ -109,7 +109,7 @@ class WarmTemplate(ForkServerHandle):
         return holder
 
     def holder_failure(self) -> str:
-        """Why the script holder could not be forked; empty if it was."""
+        """Return why the script holder could not be forked; empty if it was."""
         return self.fork_failure(self._holder_token)
 
     def forget_holder(self) -> None:
@@ -137,7 +137,7 @@ class WarmTemplate(ForkServerHandle):
 def _changed(
     holder: ForkServerHandle, launcher: LauncherState, key: TemplateKey, given: set[str]
 ) -> str:
-    """Why a script must be imported again: which variable has changed, and who has read it.
+    """Return why a script must be imported again: which variable has changed, who has read it.
 
     ``given``: those in which ``env=`` differs. They are for the replicas, so that what a library
     has read counts too; what the program has set between launches is its own.

@@ -32,7 +32,7 @@ def note() -> None:
 
 
 def of_imports() -> dict[str, str]:
-    """The variables that still have the value that an import of a library gave them."""
+    """Return the variables that still have the value that an import of a library gave them."""
     return {name: value for name, value in _written.items() if os.environ.get(name) == value}
 
 
