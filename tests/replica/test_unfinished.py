@@ -150,6 +150,42 @@ def test_a_replica_that_leaves_nothing_starts_no_thread(script: Script) -> None:
     assert (done.out, done.err) == ("", "")
 
 
+CLOSED = """
+import gzip, io, sys
+import xmp
+
+with gzip.open(sys.argv[1], "wt") as log:
+    log.write("imported")
+detached = io.TextIOWrapper(io.BytesIO())
+detached.detach()
+
+def fn(rank):
+    return rank
+
+if __name__ == "__main__":
+    print(*xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_files_that_the_script_has_closed_or_detached(
+    script: Script, method: str, tmp_path: Path
+) -> None:
+    """Their methods raise what they like: a closed gzip file an AttributeError."""
+    done = script(CLOSED, str(tmp_path / "log.gz"), method)
+    assert (done.out, done.err) == ("0 1\n", "")
+
+
+def detaches(rank: int) -> int:
+    sys.stdout.detach()
+    return rank
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_replica_that_detaches_its_standard_output(method: str) -> None:
+    assert launch(method, detaches) == [0, 1]
+
+
 def test_a_finaliser_that_hangs_is_ended_and_named() -> None:
     error = failure("forkserver", keeps, "returns", grace=0.5)
     assert "the finaliser of test_unfinished.Waits" in str(error)

@@ -128,6 +128,30 @@ def test_what_follows_from_what_a_host_hears_and_sees(case: str) -> None:
     assert said(events) == expected
 
 
+@pytest.mark.parametrize(
+    ("proposals", "answered", "reports"),
+    [
+        ([], [], ["done", "reached 0 0"]),
+        ([], [0], ["reached 0 7", "done"]),
+        ([(1, 9, False)], [0], ["reached 0 7", "done", "reached 1 0"]),
+        ([(1, 9, False)], [0, 1], ["reached 0 7", "reached 1 7", "done"]),
+        ([(1, 9, False), (2, 9, True)], [0, 1], ["reached 0 7", "reached 1 7", "done"]),
+    ],
+)
+def test_a_host_that_ends_answers_what_its_supervisor_has_not(
+    proposals: list[tuple[int, int, bool]], answered: list[int], reports: list[str]
+) -> None:
+    """Orders to a supervisor whose last replica has just ended are lost."""
+    events: list[HostEvent] = [
+        Heard(preempted=True, proposals=proposals),
+        *(StepAnswered(number, 7) for number in answered),
+        RETURNED,
+        Heard(proposals=[(3, 20, False)]),
+    ]
+    reported = [line.removeprefix("hosts: ") for line in said(events) if line.startswith("hosts")]
+    assert reported == [*reports, "reached 3 0"]
+
+
 def test_the_link_is_kept_for_another_attempt() -> None:
     assert said([FAILED, Left(FAILED)], keeps=True) == ["hosts: fail ReplicaRaised"]
 

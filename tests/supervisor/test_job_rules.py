@@ -63,7 +63,11 @@ TABLE: dict[str, tuple[list[JobEvent], list[str]]] = {
     ),
     "no host was asked to end": ([PORTS, Looked(1000 * LATE)], ALL_STARTED),
     "the launcher waits no longer": (
-        [PORTS, HostEnded(0), KillAll()], [*ALL_STARTED, "kill 1", "kill 2"],
+        [PORTS, HostEnded(0), KillAll(), Looked(1)], [*ALL_STARTED, "kill 1", "kill 2"],
+    ),
+    "the launcher waits no longer for an agent that is stopped": (
+        [PORTS, stopped(0, 1), KillAll(), HostEnded(0), HostEnded(2), stopped(LIMIT, 1)],
+        [*ALL_STARTED, "give up 1", "kill 1"],
     ),
     "an agent that is stopped is given up": (
         [PORTS, stopped(0, 1), stopped(LIMIT - 1, 1), stopped(LIMIT, 1)],
@@ -86,6 +90,11 @@ TABLE: dict[str, tuple[list[JobEvent], list[str]]] = {
     "SIGTERM, one does not": (
         [PORTS, Preempted(), *(HostAnswered(n, agreed=n != 1) for n in range(3))],
         [*ALL_STARTED, "preempted"],
+    ),
+    "SIGTERM, none agrees, and all return nevertheless": (
+        [PORTS, Preempted(), *(HostAnswered(n, agreed=False) for n in range(3)),
+         *(HostDone(n, complete=True) for n in range(3))],
+        [*ALL_STARTED, "preempted", "preempted", "preempted", "preempted 1"],
     ),
     "SIGTERM, and one has returned": (
         [PORTS, HostDone(1, complete=True), Preempted(), HostAnswered(0, agreed=True),

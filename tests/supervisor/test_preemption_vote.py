@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from xmp._processes.launcher.other_hosts import OtherHosts
 from xmp._processes.supervisor.preemption_vote import PreemptionVote, VoteOverHosts
 
 
@@ -78,49 +75,3 @@ def test_a_late_replica_takes_part(asked: Asked) -> None:
     assert asked.answer(1, 1) == 0
     assert asked.answer(0, 2) == 3
     assert asked.answer(2, 1) == 3
-
-
-class Link(SimpleNamespace):
-    """The other hosts: one of them has begun a vote, and ``said`` is what this host reports."""
-
-    def __init__(self, *proposals: tuple[int, int, bool]) -> None:
-        super().__init__(verdict=None, all_done=False, progress=False, preempted=True)
-        self.proposals = deque(proposals)
-        self.said: list[object] = []
-
-    def take_in(self) -> None:
-        """Nothing more comes."""
-
-    def done(self) -> None:
-        self.said.append("done")
-
-    def reached(self, number: int, step: int) -> None:
-        self.said.append((number, step))
-
-
-@pytest.mark.parametrize(
-    ("proposals", "answered", "said"),
-    [
-        ((), (), ["done", (0, 0)]),
-        ((), (0,), [(0, 7), "done"]),
-        (((1, 9, False),), (0,), [(0, 7), "done", (1, 0)]),
-        (((1, 9, False),), (0, 1), [(0, 7), (1, 7), "done"]),
-        (((1, 9, False), (2, 9, True)), (0, 1), [(0, 7), (1, 7), "done"]),
-    ],
-)
-def test_a_host_that_ends_answers_what_its_supervisor_has_not(
-    proposals: Any, answered: Any, said: Any
-) -> None:
-    """Orders to a supervisor whose last replica has just ended are lost."""
-    link = Link(*proposals)
-    others = OtherHosts(cast("Any", link), keeps=False)
-    outcome = SimpleNamespace(error=lambda: None)
-    launch: Any = SimpleNamespace(outcome=outcome, order=lambda _: None, asked_to_end=False)
-    others.hear(launch)
-    for number in answered:
-        others.reached(number, 7)
-    assert not others.ended(launch)
-    assert link.said == said
-    link.proposals.append((3, 20, False))
-    others.hear(launch)
-    assert link.said == [*said, (3, 0)]

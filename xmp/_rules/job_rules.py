@@ -51,7 +51,7 @@ class Looked:
 
 @dataclass(frozen=True)
 class KillAll:
-    """The launcher waits no longer."""
+    """The launcher waits no longer: the next look kills all agents."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ KILL = "kill"
 GIVE_UP = "give up"
 """Kill the agent of a host that is stopped: it is lost."""
 PREEMPTED = "preempted"
-"""All hosts have answered: 1 if no replica needs the signal, or 0."""
+"""All hosts have answered: 1 if no replica needs the signal, or 0, which may become 1 later."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,8 @@ class JobRules:
         if isinstance(event, Looked):
             return self._look(event)
         if isinstance(event, KillAll):
-            return self._for_living(KILL)
+            self.deadline = 0
+            return []
         if isinstance(event, HostEnded):
             self._hosts[event.host].over = True
             return [JobAction(STOP)] if event.failed else []
@@ -157,9 +158,6 @@ class JobRules:
         else:
             self._hosts[event.host].complete = event.complete
         return self._count_answers()
-
-    def _for_living(self, name: str) -> list[JobAction]:
-        return [JobAction(name, number) for number, host in enumerate(self._hosts) if not host.over]
 
     def _start(self, numbers: Iterable[int], port: int) -> list[JobAction]:
         started = [number for number in numbers if not self._hosts[number].over]
@@ -185,12 +183,14 @@ class JobRules:
             elif not host.over and event.at - host.stopped >= SILENCE:
                 actions.append(JobAction(GIVE_UP, number))
         late = self.deadline is not None and event.at >= self.deadline
-        return [*actions, *(self._for_living(KILL) if late else [])]
+        living = (number for number, host in enumerate(self._hosts) if not host.over)
+        return [*actions, *(JobAction(KILL, number) for number in living if late)]
 
     def _count_answers(self) -> list[JobAction]:
         """Answer the SIGTERM, which ends no host if replicas end by themselves or have ended."""
         asked = [host for host in self._hosts if not host.complete]
         if not self._preempted or any(h.agreed is None and not h.over for h in asked):
             return []
-        self._preempted = False
-        return [JobAction(PREEMPTED, value=int(all(host.agreed is not False for host in asked)))]
+        agreed = all(host.agreed is not False for host in asked)
+        self._preempted = not agreed  # those that have not may return nevertheless
+        return [JobAction(PREEMPTED, value=int(agreed))]

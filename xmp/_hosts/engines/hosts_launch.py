@@ -150,6 +150,8 @@ class HostsLaunch(Launch):
     # --- messages ------------------------------------------------------------------------------
 
     def _send(self, message: Message, _: Sequence[int]) -> None:
+        if not self.hosts:
+            return
         if isinstance(message, (Interrupt, Stop, Kill)):
             within = int((self.grace + self.patience) * 1e9)
             self._act(self._rules.feed(rules.AskedToEnd(time.monotonic_ns(), within)))
@@ -245,11 +247,15 @@ class HostsLaunch(Launch):
 
     def _look(self) -> None:
         self._stacks.glance()
+        self._look_at_agents()
+
+    def _look_at_agents(self) -> None:
         stopped = {host.agent.index for host in self._heard() if host.agent.is_stopped()}
         self._act(self._rules.feed(rules.Looked(time.monotonic_ns(), frozenset(stopped))))
 
     def _kill(self) -> None:
-        self._act(self._rules.feed(rules.KillAll()))
+        self._rules.feed(rules.KillAll())
+        self._look_at_agents()
         self.output.give_up()
 
     # --- ending --------------------------------------------------------------------------------

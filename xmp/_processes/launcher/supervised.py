@@ -138,9 +138,14 @@ class SupervisedLaunch(Launch):
 
     def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send the user's request to the supervisor, and tell other hosts if it ends the launch."""
+        actions: list[hosts.HostAction] = []
+        others = self.others
+        # First: what the supervisor reports of it, another thread may read at once.
+        if isinstance(message, ENDINGS) and others and not (self.finished and others.rules.waiting):
+            asked = hosts.Asked(isinstance(message, Preempt), self.outcome.ended_by)
+            actions = others.feed(asked)
         super().ask(message, descriptors)
-        if isinstance(message, ENDINGS) and not self.finished:
-            self._tell_hosts(hosts.Asked(isinstance(message, Preempt), self.outcome.ended_by))
+        self._act(actions)
 
     def _send(self, message: Message, descriptors: Sequence[int]) -> None:
         try:

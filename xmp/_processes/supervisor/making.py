@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -32,7 +33,6 @@ from xmp._processes.replica.role import (
 from xmp._processes.replica.settling import ForkState
 from xmp._processes.system import (
     environment_changes,
-    finalisation,
     launcher_mark,
     linux,
     processes,
@@ -85,7 +85,7 @@ class ReplicaMaker:
                     replica.timeline = replace(self.timeline)
                     batch.append((Role.of(common, plan, replica.timeline), replica, ends))
                 _inside.install(batch[0][0].info, None, common.channel, key=common.order.key)
-                finalisation.begin()  # or each replica would finish this `with`, and look at it all
+                gc.freeze()  # or each replica would finish this `with`, and look at it all
                 for role, replica, ends in batch:
                     birth = Birth(above=self.layout.above)
                     role.timeline.forked = replica.forked = time.monotonic_ns()

@@ -47,6 +47,7 @@ _LEAST = 0.5
 """The least seconds for a finaliser: a ``grace`` of 0 is meant for replicas that would go on after
 a failure."""
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+_LAYERS = (_io.TextIOWrapper, _io.BufferedWriter, _io.BufferedReader, _io.BufferedRandom)
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
 """They lead to everything, and own no file."""
 _Reference = Callable[[], Any]
@@ -151,8 +152,8 @@ def descriptors() -> set[int]:
         try:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 found.add(file.fileno())
-        except (OSError, ValueError):
-            pass  # closed, or a file in memory
+        except Exception:
+            pass  # closed, a file in memory, or any error of a file class of the program
     return found
 
 
@@ -192,10 +193,16 @@ def _is_file(thing: Any) -> bool:
 
 
 def _is_standard(file: Any) -> bool:
-    """Return whether a file is one of Python's own classes over standard input, output or error."""
+    """Return whether a file leads to standard input, output or error, through Python's own classes.
+
+    No method of another class is called: it may raise anything, as those of a closed gzip file do.
+    """
+    layer = file
     try:
-        return type(file).__module__ == "_io" and file.fileno() in (0, 1, 2)
-    except (OSError, ValueError):  # in memory; closed
+        while type(layer) in _LAYERS:
+            layer = layer.buffer if type(layer) is _io.TextIOWrapper else layer.raw
+        return type(layer) is _io.FileIO and layer.fileno() in (0, 1, 2)
+    except ValueError:  # closed, or detached
         return False
 
 
@@ -228,13 +235,13 @@ def finish(seconds: float, hangs: Callable[[str], NoReturn]) -> list[str]:
             if _is_file(thing):
                 lost += _flush_one(thing)  # first, since errors are dropped when it is closed
             _finalise(thing)
-    for file in _owners_first(files):
-        if not _is_standard(file):  # torch's log handlers have another one than sys.stderr
-            watch.begin(file)
+    streams = [file for file in files if _is_standard(file)]  # that of torch's log handlers
+    for file in _owners_first([file for file in files if file not in streams]):
+        watch.begin(file)
         lost += _flush_one(file)
     stdio.flush_c(everything=True)
     watch.end()
-    return lost + stdio.flush()
+    return lost + _flush(streams) + stdio.flush()
 
 
 def _finalise(thing: Any) -> None:
