@@ -133,13 +133,11 @@ def test_an_agent_is_killed(tmp_path: Path, index: int, ending: signal.Signals) 
     until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids))
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_an_agent_that_is_stopped_is_given_up(tmp_path: Path, index: int) -> None:
+def test_an_agent_that_is_stopped_is_given_up(tmp_path: Path) -> None:
     with xmp.launch(waits, (tmp_path,), join=False, **{**TWO, "grace": 1.0}) as job:
         pids = job.pids()
-        os.kill(job.hosts[index].pid, signal.SIGSTOP)
-        name = f"127.0.0.{2 + index}"
-        with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*was stopped"):
+        os.kill(job.hosts[0].pid, signal.SIGSTOP)
+        with pytest.raises(xmp.HostLost, match=r"host 0 \(127\.0\.0\.2\).*was stopped"):
             job.join()
     until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids))
 

@@ -143,8 +143,9 @@ def test_a_secret_of_any_bytes(two: Two) -> None:
     assert found == [[[2 * host + local, host, 4] for local in range(2)] for host in range(2)]
 
 
-@pytest.mark.parametrize("hears_it_late", [False, True])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "hears_it_late"), [(signal.SIGINT, False), (signal.SIGTERM, True)]
+)
 def test_a_signal_to_a_host_that_waits_for_the_other_at_the_end(
     two: Two, number: int, hears_it_late: bool
 ) -> None:
