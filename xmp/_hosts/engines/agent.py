@@ -231,7 +231,7 @@ class HostAgent:
         self._wake()
 
     def _pass_on(self, message: Message) -> None:
-        """Ask the launch for what the driver asks for; nobody here waits for the stacks."""
+        """Ask the launch for what the driver asks for, which alone waits for stacks."""
         assert self._launch is not None
         tell = self._launch.order if isinstance(message, TakeStacks) else self._launch.ask
         tell(message)
