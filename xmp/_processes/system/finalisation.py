@@ -236,7 +236,7 @@ def finish(seconds: float, hangs: Callable[[str], NoReturn]) -> list[str]:
                 lost += _flush_one(thing)  # first, since errors are dropped when it is closed
             _finalise(thing)
     streams = [file for file in files if _is_standard(file)]  # that of torch's log handlers
-    for file in _owners_first([file for file in files if file not in streams]):
+    for file in _owners_first([file for file in files if not _is_standard(file)]):
         watch.begin(file)
         lost += _flush_one(file)
     stdio.flush_c(everything=True)
