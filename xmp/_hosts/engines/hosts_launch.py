@@ -17,6 +17,7 @@ from xmp._processes.launcher.deadlines import soonest
 from xmp._processes.launcher.job import Job
 from xmp._processes.launcher.launch import Launch
 from xmp._processes.launcher.launch_registry import reap_finished, running_launches
+from xmp._processes.launcher.link import Link
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.hosts import HostOrder, HostOver, PortsHeld, StartHost
@@ -31,7 +32,6 @@ from xmp._processes.messages.launch import (
     TakeStacks,
 )
 from xmp._processes.messages.order import PackedCall
-from xmp._processes.messages.timeline import StartTimeline
 from xmp._processes.system import linux
 from xmp._processes.terminal.console import signals_of_the_user
 from xmp._rules import job_rules as rules
@@ -79,6 +79,8 @@ class HostsLaunch(Launch):
         """Which host 0 has found, once it has."""
         self._logs = logs
         self._rules = rules.JobRules(len(orders))
+        if job.plan.framework and not job.reports_phases:
+            self._first_phase = "joining"
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -92,7 +94,7 @@ class HostsLaunch(Launch):
             try:
                 self.outcome.begin()
                 self.events.begin(self.job.called, self.job.plan, self.job.settings.restart_count)
-                self.agents = self._group.agents()
+                self.links = self.agents = self._group.agents()
                 self.hosts = [Host(agent) for agent in self.agents]
                 self._act(self._rules.begin())
                 self._wait_for_start()
@@ -149,53 +151,46 @@ class HostsLaunch(Launch):
 
     # --- messages ------------------------------------------------------------------------------
 
-    def _send(self, message: Message, _: Sequence[int]) -> None:
-        if not self.hosts:
-            return
-        if isinstance(message, (Interrupt, Stop, Kill)):
-            within = int((self.grace + self.patience) * 1e9)
-            self._act(self._rules.feed(rules.AskedToEnd(time.monotonic_ns(), within)))
-        elif isinstance(message, Preempt):
-            self._act(self._rules.feed(rules.Preempted()))
-        for host in self._heard():
-            with contextlib.suppress(Closed):  # what is read next says why
-                host.agent.send(message)
-
-    def _heard(self) -> list[Host]:
-        return [host for host in self.hosts if not host.is_over]
+    def order(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send a request to all hosts that run; first those end that have no order yet."""
+        if self.hosts and not self.finished:
+            if isinstance(message, (Interrupt, Stop, Kill)):
+                within = int((self.grace + self.patience) * 1e9)
+                self._act(self._rules.feed(rules.AskedToEnd(time.monotonic_ns(), within)))
+            elif isinstance(message, Preempt):
+                self._act(self._rules.feed(rules.Preempted()))
+        super().order(message, descriptors)
 
     def _readable(self, timeout: float | None) -> bool:
-        if self.finished:
-            return False
-        watched = [host.agent.fileno() for host in self._heard()] or [self.output.fileno()]
-        return linux.any_ready(watched, select.POLLIN, timeout)
+        if self.links or self.finished:
+            return super()._readable(timeout)
+        return linux.ready(self.output.fileno(), select.POLLIN, timeout)
 
     def _read(self) -> bool:
         """Take in one message of each host that has one; False when all is taken in and written."""
-        heard = self._heard()
-        if not heard:
+        if not self.links:
             self.finish()
-        for host in heard:
-            if not self.finished and host.agent.readable():
-                self._read_from(host)
-        return not self.finished
+        return super()._read()
 
-    def _read_from(self, host: Host) -> None:
-        try:
-            message, descriptors = host.agent.recv()
-        except Closed:
-            how = host.agent.how_it_ended()
-            host.lost = host.given_up or how
-            host.was_asked = self._rules.deadline is not None and not host.given_up
-        else:
-            known = as_here(message, host.agent.clock, self.job.called)
-            if not host.take(known):
-                self._report(known, descriptors)
-            self._follow(host, known)
-        if host.is_over:
-            self._act(self._rules.feed(rules.HostEnded(host.agent.index, host.has_failed)))
-        if not self._heard():
-            self.output.over()
+    def _taken(self, link: Link, message: Message, descriptors: list[int]) -> None:
+        host = self.hosts[link.index]
+        known = as_here(message, host.agent.clock, self.job.called)
+        if not host.take(known):
+            self._report(known, descriptors)
+        self._follow(host, known)
+
+    def _lost(self, link: Link) -> None:
+        host = self.hosts[link.index]
+        host.lost = host.given_up or link.how_it_ended()
+        host.was_asked = self._rules.deadline is not None and not host.given_up
+        self._host_over(host)
+
+    def _host_over(self, host: Host) -> None:
+        self._over(host.agent)
+        self._act(self._rules.feed(rules.HostEnded(host.agent.index, host.has_failed)))
+
+    def _none_left(self) -> None:
+        self.output.over()
 
     def _follow(self, host: Host, message: Message) -> None:
         """Do what follows from a message of a host, once it is taken in."""
@@ -209,6 +204,8 @@ class HostsLaunch(Launch):
             event = rules.HostAnswered(index, message.agreed)
         elif isinstance(message, Done):
             event = rules.HostDone(index, self._complete(host))
+        elif isinstance(message, HostOver):
+            self._host_over(host)
         if event is not None:
             self._act(self._rules.feed(event))
 
@@ -219,6 +216,7 @@ class HostsLaunch(Launch):
                 self._start_host(index, value)
             elif name == rules.UNSTARTED:
                 host.over = HostOver("", "")
+                self._over(host.agent)
             elif name == rules.STOP:
                 self.order(Stop())
             elif name == rules.PREEMPTED:
@@ -250,8 +248,8 @@ class HostsLaunch(Launch):
         self._look_at_agents()
 
     def _look_at_agents(self) -> None:
-        stopped = {host.agent.index for host in self._heard() if host.agent.is_stopped()}
-        self._act(self._rules.feed(rules.Looked(time.monotonic_ns(), frozenset(stopped))))
+        stopped = frozenset(link.index for link in self.links if link.is_stopped())
+        self._act(self._rules.feed(rules.Looked(time.monotonic_ns(), stopped)))
 
     def _kill(self) -> None:
         self._rules.feed(rules.KillAll())
@@ -286,20 +284,11 @@ class HostsLaunch(Launch):
         self.output.drop()
         return "only the process which launched it can join it"
 
-    @property
-    def _first_phase(self) -> str:
-        job = self.job
-        return "joining" if job.plan.framework and not job.reports_phases else "starting"
-
     # --- questions -----------------------------------------------------------------------------
 
     def plan(self) -> JobPlan:
         """Make the plan with the ports that host 0 has found, when a program asks for it."""
         return self._planned(self._port) if self._port else self.job.plan
-
-    def start_timeline(self) -> StartTimeline:
-        """Return how long each part of the start took."""
-        return self.outcome.start_timeline(())
 
     def error(self) -> BaseException | None:
         """Return what the launch has failed with."""
@@ -328,21 +317,8 @@ class HostsLaunch(Launch):
 
     def may_mend(self, error: BaseException) -> bool:
         """Return whether another attempt may succeed, here or with a host for one lost."""
-        elsewhere = self.outcome.elsewhere
-        if elsewhere is not None and not isinstance(error, HostLost):
-            return not elsewhere.final
-        return may_mend(error, self.hosts, self.outcome)
-
-    def watch_alone(self) -> None:
-        """Do nothing: the agents hear each other without this process."""
-
-    def leave_hosts(self) -> None:
-        """Do nothing: the agents say that."""
-
-    @property
-    def decides_alone(self) -> bool:
-        """Return True: one verdict of all hosts comes here."""
-        return True
+        of_hosts = self.outcome.elsewhere is None or isinstance(error, HostLost)
+        return may_mend(error, self.hosts, self.outcome) if of_hosts else super().may_mend(error)
 
     def host_of(self, rank: int) -> Host:
         """Return the host that runs a replica."""

@@ -64,14 +64,14 @@ class LocalAgent:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def readable(self) -> bool:
-        return self._connection.readable()
+    def readable(self, timeout: float | None = 0) -> bool:
+        return self._connection.readable(timeout)
 
-    def send(self, message: Message) -> None:
-        self._connection.send(message)
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        self._connection.send(message, descriptors)
 
-    def recv(self) -> tuple[Message, list[int]]:
-        return self._connection.recv()
+    def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
+        return self._connection.recv(timeout)
 
     def kill(self) -> None:
         if self._process.poll() is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from xmp._processes.launcher.link import Link
+
 if TYPE_CHECKING:
     from xmp._processes import Call
-    from xmp._processes.messages.catalog import Message
     from xmp._processes.messages.hosts import StartHost
     from xmp._words.types import HostFacts, JobPlan, Request
 
@@ -17,10 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Agent", "Engine", "Group", "HostFiles", "HostFound"]
 
 
-class Agent(Protocol):
-    """The agent of one host, as its engine reaches it."""
+class Agent(Link, Protocol):
+    """The agent of one host, as its engine reaches it; ``send`` does not wait for it."""
 
-    index: int
     name: str
     """What the host is called in errors and prefixes."""
     address: str
@@ -28,31 +28,11 @@ class Agent(Protocol):
     clock: HostClock
     """How far the monotonic clock of its host is ahead of this process's."""
 
-    def fileno(self) -> int:
-        """Readable when there is something to receive."""
-
-    def readable(self) -> bool: ...
-
     def start(self, order: StartHost, image: Sequence[int], streams: Sequence[int]) -> None:
         """Send the order of an attempt, with the descriptor of its image, if it has one.
 
         ``streams``: standard input, output and error for its replicas; the agent's from now on.
         """
-
-    def send(self, message: Message) -> None:
-        """Send without waiting for the agent; Closed if it has ended."""
-
-    def recv(self) -> tuple[Message, list[int]]:
-        """Return the next message, with files of large results. Raise Closed after the last one."""
-
-    def kill(self) -> None:
-        """End it at once, with all that it has started."""
-
-    def is_stopped(self) -> bool:
-        """Return whether a signal has stopped it (SIGSTOP)."""
-
-    def how_it_ended(self) -> str:
-        """For a person: "was killed by SIGKILL"."""
 
     def rest(self) -> None:
         """Close what the attempt, which is over, has written to."""

@@ -1,8 +1,8 @@
 """The one loop of a launch: take in messages, wait, end in order; of one host, or of many.
 
-What differs is who is at the other end: the supervisor of this machine (``supervised``), or the
-agents of several hosts (``_hosts/engines/hosts_launch``). They get the requests of ``ask`` and
-``order``; what they report goes into one ``Outcome``.
+What differs is what is at the other ends of its links (``link``): the supervisor of this machine
+(``supervised``), or the agents of several hosts (``_hosts/engines/hosts_launch``). They get the
+requests of ``ask`` and ``order``; what they report goes into one ``Outcome``.
 
 Why it is as it is:
 
@@ -17,27 +17,34 @@ Why it is as it is:
 
 from __future__ import annotations
 
+import functools
+import select
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from xmp._os import log, signals
 from xmp._os.log import say
 from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import Interrupt, Kill, Preempt, SetGrace, Stop
 from xmp._processes.messages.timeline import StartTimeline
 from xmp._processes.report.stack_texts import ranks
+from xmp._processes.system import linux
 from xmp._processes.terminal.console import in_notebook, signals_of_the_user
 from xmp._processes.terminal.lender import TerminalLender
 from xmp._processes.terminal.progress import Progress
+from xmp._rules.restarts import may_mend
 from xmp._words.errors import XmpError
 
 from .deadlines import Deadlines, soonest
 from .events import NullEvents
 from .job import Job
 from .launch_registry import preempt_all, running_launches
+from .link import Link
 from .outcome import Outcome
 from .preemption import Sigterm
 from .replica_process import ReplicaProcess, Reports
@@ -63,15 +70,18 @@ class Launch(ABC):
         self.patience = 0.0
         """Seconds that a ``join`` leaves the replicas to end by themselves after a failure."""
         self.outcome = Outcome(job, Reports(self))
+        self.links: Sequence[Link] = ()
+        """Those over which more may come."""
         self.finished = False
         self.asked_to_end = False
         self.sigterm = Sigterm()
         self.events = job.telling or NullEvents()
         self.progress = Progress(job.host.replicas, job.called, job.progress)
-        self.deadlines = Deadlines(job, self.progress)
-        limits = self.deadlines
+        self.deadlines = limits = Deadlines(job, self.progress)
         self.lender = TerminalLender(self.ask, limits.pause, limits.resume, for_driver=not lends)
         self._reader = SharedReader(self._readable, self._read)
+        self._first_phase = "starting"
+        """What a replica does first: this, or "joining" the others."""
 
     # --- the other side ------------------------------------------------------------------------
 
@@ -80,16 +90,16 @@ class Launch(ABC):
         """Start the replicas. Return when all exist, or raise what kept them from being made."""
 
     @abstractmethod
-    def _send(self, message: Message, descriptors: Sequence[int]) -> None:
-        """Send a request to the other side; do nothing if it has ended."""
+    def _taken(self, link: Link, message: Message, descriptors: list[int]) -> None:
+        """Take in what has come over a link."""
 
     @abstractmethod
-    def _readable(self, timeout: float | None) -> bool:
-        """Return whether a message has come within that time."""
+    def _lost(self, link: Link) -> None:
+        """Note that a link has ended without a last message."""
 
     @abstractmethod
-    def _read(self) -> bool:
-        """Take in one message; return False after the last one."""
+    def _none_left(self) -> None:
+        """Finish, or wait for what else is to come: nothing more comes over the links."""
 
     @abstractmethod
     def _doing(self) -> str:
@@ -104,29 +114,12 @@ class Launch(ABC):
         """Do what is due: kill what has not ended in time."""
 
     @abstractmethod
-    def _kill(self) -> None:
-        """Kill the other side, which does not answer."""
-
-    @abstractmethod
     def _clean_up(self) -> None:
         """Release what the launch holds, after its last message."""
 
     @abstractmethod
     def _forget(self) -> str:
         """Close what a forked child has inherited. Return why it cannot join the launch."""
-
-    @property
-    @abstractmethod
-    def _first_phase(self) -> str:
-        """What a replica does first: "starting", or "joining" the others."""
-
-    @abstractmethod
-    def start_timeline(self) -> StartTimeline:
-        """Return how long each part of the start took."""
-
-    @abstractmethod
-    def may_mend(self, error: BaseException) -> bool:
-        """Return whether another attempt may succeed, after this error."""
 
     @abstractmethod
     def live_stacks(self) -> dict[int, str]:
@@ -135,23 +128,6 @@ class Launch(ABC):
     @abstractmethod
     def print_stacks(self) -> None:
         """Ask for the stacks of all live replicas, to print them when they arrive."""
-
-    @abstractmethod
-    def watch_alone(self) -> None:
-        """Hear other hosts while the program does something else than wait for this launch."""
-
-    @abstractmethod
-    def leave_hosts(self) -> None:
-        """Say to the other hosts that there is no further attempt."""
-
-    @property
-    @abstractmethod
-    def decides_alone(self) -> bool:
-        """Whether no launcher of another host decides, too, if another attempt follows."""
-
-    def raise_error(self) -> None:
-        """Raise the error that the launch has ended with, if there is one."""
-        self.outcome.raise_error()
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -169,7 +145,45 @@ class Launch(ABC):
         if not self.finished:
             self.progress.asked(message)
             self.deadlines.asked(message)
-            self._send(message, descriptors)
+            for link in self.links:
+                with suppress(Closed):  # what is read next says why
+                    link.send(message, descriptors)
+
+    def _readable(self, timeout: float | None) -> bool:
+        """Return whether a message has come within that time."""
+        if self.finished:
+            return False
+        if len(self.links) == 1:
+            return self.links[0].readable(timeout)
+        return linux.any_ready([link.fileno() for link in self.links], select.POLLIN, timeout)
+
+    def _read(self) -> bool:
+        """Take in one message of each link that has one; return False after the last one."""
+        for link in self.links:
+            if not self.finished:
+                self._read_from(link)
+        return not self.finished
+
+    def _read_from(self, link: Link) -> None:
+        try:
+            message, descriptors = link.recv(0)
+        except TimeoutError:
+            pass
+        except Closed:
+            self._lost(link)
+        else:
+            self._taken(link, message, descriptors)
+
+    def _over(self, link: Link) -> None:
+        """Read no more from a link: its last message has come."""
+        self.links = [each for each in self.links if each is not link]
+        if not self.links:
+            self._none_left()
+
+    def _kill(self) -> None:
+        """Kill what does not answer."""
+        for link in self.links:
+            link.kill()
 
     @property
     def processes(self) -> dict[int, ReplicaProcess]:
@@ -206,6 +220,8 @@ class Launch(ABC):
         else:
             raise TypeError(f"unexpected message {type(message).__name__}")
 
+    # --- waiting -------------------------------------------------------------------------------
+
     def take_in(self, until: Callable[[], bool], seconds: float) -> None:
         """Take in messages until then, the last one, or for so long."""
         self._reader.until(lambda: until() or self.finished, seconds)
@@ -214,7 +230,11 @@ class Launch(ABC):
         """Take in the messages that have arrived, unless another thread does."""
         self._reader.take_in()
 
-    # --- waiting -------------------------------------------------------------------------------
+    def watch_alone(self) -> None:
+        """Hear other hosts while the program does something else than wait for this launch."""
+        if self.job.hosts is not None and not self.finished:
+            watch = functools.partial(self._reader.until, lambda: self.finished, None)
+            threading.Thread(target=watch, name="xmp-hosts", daemon=True).start()
 
     def wait(
         self,
@@ -346,9 +366,35 @@ class Launch(ABC):
         self.lender.end()
         self._clean_up()
 
+    def leave_hosts(self) -> None:
+        """Say to the other hosts that there is no further attempt."""
+        if self.job.hosts is not None:
+            self.job.hosts.leave()
+
     def drop(self) -> None:
         """Forget the launch, in a forked child of the launcher: it belongs to the parent."""
         self.finished = True
         self.progress.drop()
         self.outcome.broken = XmpError(self._forget())
         self.events.drop()
+
+    # --- questions -----------------------------------------------------------------------------
+
+    def start_timeline(self) -> StartTimeline:
+        """Return how long each part of the start took."""
+        return self.outcome.start_timeline(())
+
+    def raise_error(self) -> None:
+        """Raise the error that the launch has ended with, if there is one."""
+        self.outcome.raise_error()
+
+    def may_mend(self, error: BaseException) -> bool:
+        """Return whether another attempt may succeed, after this error."""
+        elsewhere = self.outcome.elsewhere
+        # All hosts of a launch must decide alike, and so by the one verdict.
+        return may_mend(self.outcome, error) if elsewhere is None else not elsewhere.final
+
+    @property
+    def decides_alone(self) -> bool:
+        """Whether no launcher of another host decides, too, if another attempt follows."""
+        return self.job.hosts is None

@@ -7,6 +7,7 @@ The engine does not know how hosts reach each other: it is handed a link (``Host
 from __future__ import annotations
 
 import select
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from xmp._processes.system import linux, processes
@@ -14,7 +15,7 @@ from xmp._rules.host_rules import Heard, HostAction, HostEvent, HostRules
 
 if TYPE_CHECKING:
     from .job import HostLink
-    from .supervisor_link import SupervisorLink
+    from .link import Link
 
 __all__ = ["OtherHosts"]
 
@@ -58,20 +59,16 @@ class OtherHosts:
         """Report that replicas of this host have made progress."""
         self._link.advance()
 
-    def leave(self) -> None:
-        """Report that there is no further attempt."""
-        self._link.leave()
-
-    def readable(self, supervisor: SupervisorLink, timeout: float | None) -> bool:
-        """Return whether the supervisor or another host has something to say within that time."""
-        rules, link = self.rules, self._link
-        watched = [] if link.lost else [link.fileno()]
-        watched += [] if rules.waiting else [supervisor.connection.fileno()]
+    def readable(self, links: Sequence[Link], timeout: float | None) -> bool:
+        """Return whether something comes over these links or from another host in that time."""
+        hosts = self._link
+        watched = [each.fileno() for each in links] + ([] if hosts.lost else [hosts.fileno()])
         seconds = _LOOK_EVERY if timeout is None else min(timeout, _LOOK_EVERY)
         came = linux.any_ready(watched, select.POLLIN, seconds)
-        if not came and processes.is_stopped(link.pid):
+        if not came and processes.is_stopped(hosts.pid):
             # The other hosts give this one up; here, too, the end of the link ends the launch.
-            processes.kill(link.pid)
-        if not came and rules.stopped and not rules.waiting and supervisor.is_stopped():
-            supervisor.kill()
+            processes.kill(hosts.pid)
+        for link in () if came or not self.rules.stopped else links:
+            if link.is_stopped():
+                link.kill()
         return came

@@ -17,9 +17,9 @@ class SharedReader:
     """Reads from one connection for all threads.
 
     ``readable(seconds)`` returns whether a message has come within that time, or False early when
-    a signal came; ``read`` takes one in and returns whether more can come. One thread at a time
-    calls them: ``read`` may close the connection, and a thread that then polled its descriptor
-    would wait for ever, or for another file.
+    a signal came; ``read`` takes one in, if it is still there, and returns whether more can come.
+    One thread at a time calls them: ``read`` may close the connection, and a thread that then
+    polled its descriptor would wait for ever, or for another file.
 
     The thread that reads may come here again, from a handler of a message, a ``__del__`` or, when
     it has let go for that, a signal handler. So after each wait it looks again.
@@ -73,9 +73,8 @@ class SharedReader:
 
     def _read_one(self, timeout: float | None) -> bool:
         """Take in one message, if one comes in time."""
-        # A __del__ may have read it during the wait, or the last one.
-        came = self._readable(timeout) and self._readable(0)
-        if came:
+        came = self._readable(timeout)
+        if came:  # a __del__ may have read it during the wait, or the last one
             with signals.blocked():
                 self._read()
         return came

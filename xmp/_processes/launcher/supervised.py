@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -12,7 +10,6 @@ from xmp._os import log, signals
 from xmp._os.log import say
 from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import Preempt, TakeStacks
 from xmp._processes.messages.order import Failure
 from xmp._processes.messages.timeline import StartTimeline, slow_start
@@ -29,6 +26,7 @@ from .deadlines import EndedElsewhere
 from .job import Job
 from .launch import ENDINGS, Launch
 from .launch_registry import reap_finished, running_launches
+from .link import Link
 from .other_hosts import OtherHosts
 from .supervisor_link import SupervisorLink
 
@@ -61,6 +59,7 @@ class SupervisedLaunch(Launch):
         self._at_end = ExitStack()
         self._at_end.callback(release)
         self.link = SupervisorLink(job, self.deadlines, self._at_end.callback)
+        self.links = [self.link]
         self._stacks: dict[int, str] | None = None
         """The answer to ``live_stacks``."""
         self._prints_stacks = False
@@ -128,12 +127,6 @@ class SupervisedLaunch(Launch):
         if not ended:
             self.events.end(error)
 
-    def watch_alone(self) -> None:
-        """Hear other hosts while the program does something else than wait for this launch."""
-        if self.others is not None and not self.finished:
-            watch = functools.partial(self._reader.until, lambda: self.finished, None)
-            threading.Thread(target=watch, name="xmp-hosts", daemon=True).start()
-
     # --- messages ------------------------------------------------------------------------------
 
     def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
@@ -147,45 +140,34 @@ class SupervisedLaunch(Launch):
         super().ask(message, descriptors)
         self._act(actions)
 
-    def _send(self, message: Message, descriptors: Sequence[int]) -> None:
-        try:
-            self.link.connection.send(message, list(descriptors))
-        except Closed:
-            pass  # the next message that is read says why
-
     @property
     def _supervisor(self) -> int:
         return self.link.supervisor
 
     def _readable(self, timeout: float | None) -> bool:
-        if self.finished:
-            return False
-        if self.others is not None:
-            return self.others.readable(self.link, timeout)
-        return self.link.connection.readable(timeout)
+        if self.others is None or self.finished:
+            return super()._readable(timeout)
+        return self.others.readable(self.links, timeout)
 
     def _read(self) -> bool:
-        """Take in one message; False after the last one."""
+        """Take in a message of the supervisor, and what other hosts say."""
         if self.others is not None:
             self._act(self.others.hear())
-            if self.finished or self.others.rules.waiting or not self.link.connection.readable(0):
-                return not self.finished
-        if self.finished:
-            return False
-        try:
-            message, descriptors = self.link.connection.recv()
-        except Closed:
-            self.outcome.supervisor_lost(self.link.how_it_ended())
-            self.finish()
-            return False
+        return super()._read()
+
+    def _taken(self, link: Link, message: Message, descriptors: list[int]) -> None:
         if self.job.relay is not None:
             self.job.relay.take(message, descriptors)
         self._report(message, descriptors)
-        return not self.finished
+
+    def _lost(self, link: Link) -> None:
+        self.outcome.supervisor_lost(link.how_it_ended())
+        self.finish()
 
     def _report(self, message: Message, files: list[int]) -> None:
         if isinstance(message, messages.ReplicasStarted):
             self.link.has_started(message.supervisor)
+            self._first_phase = self.link.order.first_phase
             pids = [pid for _rank, pid, _at in message.replicas]
             log.debug("supervisor %d has made the replicas %s", message.supervisor, pids)
             super()._report(message, files)
@@ -223,7 +205,7 @@ class SupervisedLaunch(Launch):
                 self._tell_hosts(self._described(error, message.failure))
         elif isinstance(message, messages.Done):
             self.outcome.done(message)
-            self._none_left()
+            self._over(self.link)
         else:
             super()._report(message, files)
 
@@ -300,9 +282,6 @@ class SupervisedLaunch(Launch):
             self.outcome.broken = self.deadlines.not_ended(self.link.supervisor, writes)
             self.end_within(0)
 
-    def _kill(self) -> None:
-        self.link.kill()
-
     # --- ending --------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
@@ -336,31 +315,11 @@ class SupervisedLaunch(Launch):
         self.link.drop()
         return f"only process {self.link.order.call.state.pid}, which launched it, can join it"
 
-    def leave_hosts(self) -> None:
-        """Say to the other hosts that there is no further attempt."""
-        if self.others is not None:
-            self.others.leave()
-
-    @property
-    def decides_alone(self) -> bool:
-        """Whether no launcher of another host decides, too, if another attempt follows."""
-        return self.others is None
-
-    @property
-    def _first_phase(self) -> str:
-        return self.link.order.first_phase
-
     # --- questions -----------------------------------------------------------------------------
 
     def start_timeline(self) -> StartTimeline:
         """Return how long each part of the start took."""
         return self.outcome.start_timeline(self.link.start_method.imports())
-
-    def may_mend(self, error: BaseException) -> bool:
-        """Return whether another attempt may succeed, after this error."""
-        elsewhere = self.outcome.elsewhere
-        # All hosts of a launch must decide alike, and so by the one verdict.
-        return may_mend(self.outcome, error) if elsewhere is None else not elsewhere.final
 
     def live_stacks(self) -> dict[int, str]:
         """Return the current stacks of all live replicas, by rank."""

@@ -6,7 +6,7 @@ When the launcher closes the lifeline, or ends, the supervisor ends the replicas
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from .template_pool import templates
 from .warm_template import WarmTemplate
 
 if TYPE_CHECKING:
+    from xmp._processes.messages.catalog import Message
     from xmp._processes.terminal.notebook_output import CellOutput
 
 __all__ = ["SupervisorLink"]
@@ -47,6 +48,7 @@ class SupervisorLink:
 
     connection: Connection
     order: LaunchOrder
+    index = 0
 
     def __init__(
         self, job: Job, deadlines: Deadlines, at_end: Callable[[Callable[[], None]], Any]
@@ -179,8 +181,21 @@ class SupervisorLink:
         if self._packed is not None:
             self._packed.sent()
 
+    # --- the connection ------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    def readable(self, timeout: float | None = 0) -> bool:
+        return self.connection.readable(timeout)
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        self.connection.send(message, descriptors)
+
+    def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
+        return self.connection.recv(timeout)
+
     def is_stopped(self) -> bool:
-        """Return whether the supervisor is stopped, as by SIGSTOP."""
         return processes.is_stopped(self.supervisor)
 
     # --- ending --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from xmp._os import signals
@@ -204,7 +204,7 @@ class Connection:
         self.waiting.clear()
         self._assembly.drop()
 
-    def send(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send and wait until the kernel has taken all of it. Raises Closed if the other end is."""
         self.post(message, descriptors)
         while not self.flush():
@@ -232,7 +232,7 @@ class Connection:
             except OSError as error:
                 raise Closed(str(error)) from error
 
-    def post(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
+    def post(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Queue a message; the descriptors are duplicated, the caller keeps its own."""
         data = encoded(message)
         owned = [os.dup(descriptor) for descriptor in descriptors]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import threading
 from collections import deque
@@ -76,8 +75,8 @@ class RayAgent:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def readable(self) -> bool:
-        return linux.ready(self._connection.fileno(), select.POLLIN, 0)
+    def readable(self, timeout: float | None = 0) -> bool:
+        return self._connection.readable(timeout)
 
     def start(self, order: StartHost, image: Sequence[int], streams: Sequence[int]) -> None:
         self._streams.use(streams)
@@ -88,11 +87,11 @@ class RayAgent:
         """Ask the actor for reports from now on."""
         self._runs.set()
 
-    def send(self, message: Message) -> None:
-        self._connection.send(message)
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        self._connection.send(message, descriptors)
 
-    def recv(self) -> tuple[Message, list[int]]:
-        return self._connection.recv()
+    def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
+        return self._connection.recv(timeout)
 
     def expect(self, kind: type[Any], timeout: float) -> Any:
         """The next message, of this kind; raises TimeoutError and Closed."""
