@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from xmp._processes.messages.catalog import Message
+from xmp._processes.launcher.link import OverConnection
 from xmp._processes.messages.connection import pair
 from xmp._processes.system import interpreter, processes, stdio
 from xmp._processes.system.descriptors import Held
@@ -22,7 +22,7 @@ __all__ = ["LocalAgent"]
 _END_WAIT = 5.0
 
 
-class LocalAgent:
+class LocalAgent(OverConnection):
     """An agent, this process's child, and one end of a pair of sockets that it has inherited."""
 
     def __init__(self, index: int, address: str, env: Mapping[str, str]) -> None:
@@ -60,18 +60,6 @@ class LocalAgent:
         finally:
             for descriptor in streams:
                 os.close(descriptor)
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def readable(self, timeout: float | None = 0) -> bool:
-        return self._connection.readable(timeout)
-
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        self._connection.send(message, descriptors)
-
-    def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
-        return self._connection.recv(timeout)
 
     def kill(self) -> None:
         if self._process.poll() is None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from xmp._processes.messages.catalog import Message
+    from xmp._processes.messages.connection import Connection
 
-__all__ = ["Link"]
+__all__ = ["Link", "OverConnection"]
 
 
 class Link(Protocol):
@@ -40,3 +41,21 @@ class Link(Protocol):
 
     def how_it_ended(self) -> str:
         """Return how the process has ended, for a person: "was killed by SIGKILL"."""
+
+
+class OverConnection:
+    """The part of a link that is its connection."""
+
+    _connection: Connection
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def readable(self, timeout: float | None = 0) -> bool:
+        return self._connection.readable(timeout)
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        self._connection.send(message, descriptors)
+
+    def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
+        return self._connection.recv(timeout)

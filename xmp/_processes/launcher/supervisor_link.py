@@ -6,12 +6,12 @@ When the launcher closes the lifeline, or ends, the supervisor ends the replicas
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xmp._os import log
-from xmp._processes.messages.connection import Closed, Connection
+from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.fork_server import ForkSupervisor
 from xmp._processes.messages.launch import StartLaunch
 from xmp._processes.messages.order import LaunchOrder
@@ -24,6 +24,7 @@ from xmp._words.types import Output
 from .deadlines import Deadlines
 from .fork_server_handle import ForkServerHandle
 from .job import Job
+from .link import OverConnection
 from .packed_order import make_order
 from .server_process import END_WAIT
 from .start_methods import StartMethod
@@ -32,7 +33,6 @@ from .template_pool import templates
 from .warm_template import WarmTemplate
 
 if TYPE_CHECKING:
-    from xmp._processes.messages.catalog import Message
     from xmp._processes.terminal.notebook_output import CellOutput
 
 __all__ = ["SupervisorLink"]
@@ -40,13 +40,12 @@ __all__ = ["SupervisorLink"]
 _FIRST_WAIT = 0.25
 
 
-class SupervisorLink:
+class SupervisorLink(OverConnection):
     """Starts the supervisor, if need be again, and ends it.
 
     ``at_end`` takes what must be called when the launch ends.
     """
 
-    connection: Connection
     order: LaunchOrder
     index = 0
 
@@ -150,12 +149,12 @@ class SupervisorLink:
         return template
 
     def _send_order(self, server: ForkServerHandle) -> None:
-        self._token, self.connection, lifeline = server.request(ForkSupervisor)
+        self._token, self._connection, lifeline = server.request(ForkSupervisor)
         self._lifeline = Held(lifeline)
         self._server = server
         streams = self._streams()
         try:
-            self.connection.send(StartLaunch(self.order), [*streams, *self._descriptors])
+            self._connection.send(StartLaunch(self.order), [*streams, *self._descriptors])
         finally:
             for descriptor in streams:
                 os.close(descriptor)
@@ -180,20 +179,6 @@ class SupervisorLink:
         self.supervisor = supervisor
         if self._packed is not None:
             self._packed.sent()
-
-    # --- the connection ------------------------------------------------------------------------
-
-    def fileno(self) -> int:
-        return self.connection.fileno()
-
-    def readable(self, timeout: float | None = 0) -> bool:
-        return self.connection.readable(timeout)
-
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        self.connection.send(message, descriptors)
-
-    def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
-        return self.connection.recv(timeout)
 
     def is_stopped(self) -> bool:
         return processes.is_stopped(self.supervisor)
@@ -228,7 +213,7 @@ class SupervisorLink:
     def drop(self) -> None:
         """Close our ends."""
         if self.open:
-            self.connection.close()
+            self._connection.close()
             self._lifeline.close()
 
     def how_it_ended(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xmp._hosts.engines.clocks import HostClock
-from xmp._processes.messages.catalog import Message
+from xmp._processes.launcher.link import OverConnection
 from xmp._processes.messages.connection import pair
 from xmp._processes.system import linux
 
@@ -38,7 +38,7 @@ that takes 64 s where the network is cut (Ray 2.60), and 3 s where the raylet is
 for which this process is stopped (Ctrl-Z, a debugger) only one wait is lost."""
 
 
-class RayAgent:
+class RayAgent(OverConnection):
     """An agent, the actor that has started it, and a pair of sockets in this process.
 
     What is written to one end comes out at the agent, and back; the rest of xmp knows no other
@@ -72,12 +72,6 @@ class RayAgent:
 
     # --- as any agent --------------------------------------------------------------------------
 
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def readable(self, timeout: float | None = 0) -> bool:
-        return self._connection.readable(timeout)
-
     def start(self, order: StartHost, image: Sequence[int], streams: Sequence[int]) -> None:
         self._streams.use(streams)
         self.hear()
@@ -86,12 +80,6 @@ class RayAgent:
     def hear(self) -> None:
         """Ask the actor for reports from now on."""
         self._runs.set()
-
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        self._connection.send(message, descriptors)
-
-    def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
-        return self._connection.recv(timeout)
 
     def expect(self, kind: type[Any], timeout: float) -> Any:
         """The next message, of this kind; raises TimeoutError and Closed."""
