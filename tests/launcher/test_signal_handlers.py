@@ -26,7 +26,7 @@ pytestmark = pytest.mark.failing
 @pytest.fixture(autouse=True)
 def answers_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher that waits for an answer in vain outlasts the time of a test."""
-    monkeypatch.setattr("xmp._processes.launcher.launch._ANSWER_WAIT", 600.0)
+    monkeypatch.setattr("xmp._rules.ending_rules.ANSWER_WAIT", 600 * 10**9)
     monkeypatch.setattr("xmp._processes.launcher.supervised._ANSWER_WAIT", 600.0)
 
 

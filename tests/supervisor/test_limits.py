@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xmp._rules.limits import HANG, SAY_AFTER, START, TOTAL, Overdue
+from xmp._rules.limits import HANG, SAY_AFTER, START, TO_ACT, TOTAL, Clocks, Overdue
 from xmp._rules.watch import CAUSE, FINISHED, STOPPED, Watch
 from xmp._rules.watch_events import (
     Ended,
@@ -251,3 +251,35 @@ def test_a_failure_waits_until_the_clocks_go_on() -> None:
     assert [action.name for action in watch.feed(Resume(at(90)))] == ["stacks", "SIGTERM"]
     watch, _ = watched(*inside(), Pause(at(4)), Raised(0, at(5)))
     assert [action.name for action in watch.feed(Interrupt(at(6)))] == ["stacks", "SIGINT"]
+
+
+LEFT: dict[str, tuple[float, bool, float | None]] = {
+    "the limit is ahead": (4, False, 6 + TO_ACT / S),
+    "it is ahead, and the supervisor is stopped: it may go on": (4, True, 6 + TO_ACT / S),
+    "the supervisor may just act": (10.1, True, TO_ACT / S - 0.1),
+    "the supervisor acts": (10.25, False, 7.75),
+    "the supervisor is stopped, and does not": (10.25, True, 0),
+    "it has had all its time": (19, False, -1),
+}
+"""Seconds after the call, whether the supervisor is stopped; seconds that it still has."""
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_how_long_a_supervisor_has_to_end_a_launch(case: str) -> None:
+    now, stopped, left = LEFT[case]
+    clocks = Clocks({0}, Limits(total=10 * S), CALLED, CALLED)
+    found = clocks.left_to_end(at(now), 8 * S, lambda: stopped)
+    assert found is not None
+    assert found / S == pytest.approx(left)
+
+
+def test_a_pause_gives_a_supervisor_more_time() -> None:
+    clocks = Clocks({0}, Limits(total=10 * S), CALLED, CALLED)
+    clocks.pause(at(3))
+    assert clocks.left_to_end(at(12), 8 * S, lambda: True) == 7 * S + TO_ACT
+    clocks.resume(at(12))
+    assert clocks.left_to_end(at(18), 8 * S, lambda: True) == S + TO_ACT
+
+
+def test_without_a_timeout_a_supervisor_has_no_end() -> None:
+    assert Clocks({0}, Limits()).left_to_end(at(1e6), 0, lambda: True) is None

@@ -3,7 +3,8 @@
 Time comes in as a number and events as values, so that tests are tables. ``watch`` decides which
 replica failed first and what follows; ``limits`` which deadline is next; ``watch_events`` are
 what ``watch`` takes; ``restarts`` whether another attempt follows; ``host_rules`` what one host of
-several reports and does; ``job_rules`` what their driver does. The supervisor runs ``watch``, the
-launcher the others. Tests in ``tests/supervisor``: ``test_watch``, ``test_limits``,
-``test_restart_rules``, ``test_host_rules``, ``test_job_rules``.
+several reports and does; ``job_rules`` what their driver does; ``ending_rules`` how a launcher ends
+a launch. The supervisor runs ``watch``, the launcher the others. Tests in ``tests/supervisor``:
+``test_watch``, ``test_limits``, ``test_restart_rules``, ``test_host_rules``, ``test_job_rules``,
+``test_ending_rules``.
 """

@@ -6,16 +6,18 @@ All times are monotonic nanoseconds. The clocks stand still while the user has s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from xmp._words.types import Limits
 
-__all__ = ["HANG", "SAY_AFTER", "START", "TOTAL", "Clocks", "Overdue"]
+__all__ = ["HANG", "SAY_AFTER", "START", "TOTAL", "TO_ACT", "Clocks", "Overdue"]
 
 TOTAL = "timeout"
 START = "start_timeout"
 HANG = "hang_timeout"
+TO_ACT = 250_000_000
+"""The time after ``total`` at which it is checked whether what ends the launch can act at all."""
 SAY_AFTER = 30_000_000_000
 """If some replica has not reached the function after this time, xmp reports once where each is."""
 
@@ -116,6 +118,20 @@ class Clocks:
         if self.limits.total is None:
             return None
         return (self.limits.first or self.called) + self.limits.total + self.paused_for(now)
+
+    def left_to_end(self, now: int, within: int, stopped: Callable[[], bool]) -> int | None:
+        """Return how long the supervisor still has to end the launch; None without ``total``.
+
+        ``within``: what it has after that limit. None of it if it is ``stopped`` when the limit has
+        passed: it will not do it.
+        """
+        deadline = self.total_deadline(now)
+        if deadline is None:
+            return None
+        left = deadline - now
+        if left + TO_ACT > 0:
+            return left + TO_ACT
+        return 0 if stopped() else left + within
 
     @property
     def deadline(self) -> int | None:

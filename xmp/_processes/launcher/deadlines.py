@@ -29,10 +29,6 @@ _TO_END = KILL_WAIT / 1e9 + 6.0
 """Seconds beside the grace that a supervisor has to end a launch: at most 1 to take the stacks,
 then to kill, and 5 to answer."""
 
-_TO_ACT = 0.25
-"""Seconds after the deadline when the launcher checks whether the supervisor can act at all."""
-
-
 _LOOK_EVERY = 0.25
 """Seconds between two looks whether another host has ended the launch."""
 
@@ -116,14 +112,9 @@ class Deadlines:
 
         0 if the supervisor is ``stopped`` when the timeout has passed: it will not do it.
         """
-        now = time.monotonic_ns()
-        deadline = self._clocks.total_deadline(now)
-        if deadline is None:
-            return None
-        left = (deadline - now) / 1e9
-        if left + _TO_ACT > 0:
-            return left + _TO_ACT
-        return 0 if stopped() else left + grace + _TO_END
+        within = int((grace + _TO_END) * 1e9)
+        left = self._clocks.left_to_end(time.monotonic_ns(), within, stopped)
+        return None if left is None else left / 1e9
 
     def not_ended(self, supervisor: int, writes: bool) -> ReplicaTimeout:
         """Make the error for a supervisor that has not; ``writes``: it waits to write output."""

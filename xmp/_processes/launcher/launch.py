@@ -37,6 +37,7 @@ from xmp._processes.system import linux
 from xmp._processes.terminal.console import in_notebook, signals_of_the_user
 from xmp._processes.terminal.lender import TerminalLender
 from xmp._processes.terminal.progress import Progress
+from xmp._rules import ending_rules as ending
 from xmp._rules.restarts import may_mend
 from xmp._words.errors import XmpError
 
@@ -52,9 +53,6 @@ from .shared_reader import SharedReader, seconds_to
 
 __all__ = ["ENDINGS", "Launch"]
 
-_ANSWER_WAIT = 5.0
-_QUIET = 1.0
-"""Seconds in which a launch may end before xmp says what it waits for."""
 ENDINGS = (Interrupt, Stop, Kill, Preempt)
 """The requests after which no attempt follows."""
 
@@ -137,7 +135,7 @@ class Launch(ABC):
         if isinstance(message, SetGrace):
             self.grace = self.patience = message.seconds
         elif isinstance(message, Preempt):
-            self.sigterm.came(self._supervisor)
+            self.sigterm.came()
         self.order(message, descriptors)
 
     def order(self, message: Message, descriptors: Sequence[int] = ()) -> None:
@@ -189,11 +187,6 @@ class Launch(ABC):
     def processes(self) -> dict[int, ReplicaProcess]:
         """The replicas' processes by rank; empty until all exist."""
         return self.outcome.processes
-
-    @property
-    def _supervisor(self) -> int:
-        """The pid of the supervisor on this machine; 0 without one."""
-        return 0
 
     def _report(self, message: Message, files: list[int]) -> None:
         """Take in what the other side reports, with its descriptors.
@@ -299,8 +292,7 @@ class Launch(ABC):
         try:
             yield
         except BaseException as error:
-            ends = owned or isinstance(error, (KeyboardInterrupt, SystemExit))
-            if ends and not self.finished:
+            if ending.ends_the_launch(error, owned) and not self.finished:
                 with signals.deferred():
                     self.outcome.ended_by = f"{type(error).__name__} was raised in the launcher"
                     self._end_in_order(error)
@@ -321,28 +313,26 @@ class Launch(ABC):
 
         Any other exception meanwhile is printed once: the caller gets ``why``.
         """
-        end = time.monotonic() + self.grace + 2 * _ANSWER_WAIT
-        quiet: float | None = time.monotonic() + min(_QUIET, self.grace)
-        printed = {type(why)}
+        rules = ending.EndingRules(time.monotonic_ns(), int(self.grace * 1e9), type(why))
         self.ask(Interrupt() if isinstance(why, KeyboardInterrupt) else Stop())
         while not self.finished:
             try:
-                if quiet is not None:
-                    self.take_in(lambda: False, max(0.0, quiet - time.monotonic()))
-                    quiet = None
-                    if not self.finished:
+                left = (rules.until - time.monotonic_ns()) / 1e9
+                if not self._reader.until(lambda: self.finished, max(0.0, left)):
+                    action = rules.feed(ending.Waited(time.monotonic_ns()))
+                    if action == ending.SAY:
                         self._say_what_it_waits_for(why)
-                self.end_within(max(0.0, end - time.monotonic()))
-            except KeyboardInterrupt:
-                with signals.blocked():
-                    self.ask(Kill())
-                    self.end_within(_ANSWER_WAIT)
-                raise
+                    elif action == ending.KILL:
+                        self.end_within(0)
             except BaseException as error:
-                if time.monotonic() >= end:
+                action = rules.feed(ending.Raised(time.monotonic_ns(), type(error)))
+                if action == ending.KILL:
+                    with signals.blocked():
+                        self.ask(Kill())
+                        self.end_within(ending.ANSWER_WAIT / 1e9)
+                if action in (ending.KILL, ending.RAISE):
                     raise
-                if type(error) not in printed:
-                    printed.add(type(error))
+                if action == ending.NOTE:
                     first = type(why).__name__
                     log.warning(f"{error!r} was raised while xmp ended the launch after {first}")
 

@@ -18,6 +18,7 @@ from xmp._os.skips import is_skip
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 from xmp._processes.messages.timeline import StartTimeline
+from xmp._rules.ending_rules import ends_the_launch
 from xmp._rules.restarts import FailedAttempt, RestartRules
 from xmp._words.errors import ReplicaError, ReplicaFailure, ReplicaTimeout, XmpError
 
@@ -132,7 +133,7 @@ class RestartingLaunch:
                     if not (ended and self._continue(attempt, end)):
                         return False
         except BaseException as error:
-            if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
+            if ends_the_launch(error, owned):
                 with signals.deferred():
                     self.ask(Interrupt() if isinstance(error, KeyboardInterrupt) else Stop())
                     self.end_within(_ANSWER_WAIT + 2 * self.grace)

@@ -16,6 +16,7 @@ from xmp._processes.messages.timeline import StartTimeline, slow_start
 from xmp._processes.report import host_error
 from xmp._processes.report.replica_error import not_loaded
 from xmp._processes.report.stack_texts import living
+from xmp._processes.system import processes
 from xmp._rules import host_rules as hosts
 from xmp._rules.restarts import may_mend
 from xmp._rules.watch import is_victim
@@ -137,12 +138,10 @@ class SupervisedLaunch(Launch):
         if isinstance(message, ENDINGS) and others and not (self.finished and others.rules.waiting):
             asked = hosts.Asked(isinstance(message, Preempt), self.outcome.ended_by)
             actions = others.feed(asked)
+        if isinstance(message, Preempt) and self.link.is_stopped():
+            processes.kill(self.link.supervisor)  # it would never react
         super().ask(message, descriptors)
         self._act(actions)
-
-    @property
-    def _supervisor(self) -> int:
-        return self.link.supervisor
 
     def _readable(self, timeout: float | None) -> bool:
         if self.others is None or self.finished:
