@@ -141,12 +141,9 @@ class HostsLaunch(Launch):
 
     def _abandon(self, error: BaseException) -> None:
         if not self.finished:
-            self.finished = True
+            self._close()
             self._group.close()
             self.output.close()
-            self.progress.close()
-            self.lender.end()
-            self._reader.close()
             self.events.end(error)
 
     # --- messages ------------------------------------------------------------------------------
@@ -260,7 +257,6 @@ class HostsLaunch(Launch):
 
     def _clean_up(self) -> None:
         self._settle()
-        self._reader.close()
         for agent in self.agents:
             agent.rest()
         self.output.close()

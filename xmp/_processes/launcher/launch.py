@@ -88,18 +88,6 @@ class Launch(ABC):
         """Start the replicas. Return when all exist, or raise what kept them from being made."""
 
     @abstractmethod
-    def _taken(self, link: Link, message: Message, descriptors: list[int]) -> None:
-        """Take in what has come over a link."""
-
-    @abstractmethod
-    def _lost(self, link: Link) -> None:
-        """Note that a link has ended without a last message."""
-
-    @abstractmethod
-    def _none_left(self) -> None:
-        """Finish, or wait for what else is to come: nothing more comes over the links."""
-
-    @abstractmethod
     def _doing(self) -> str:
         """Say what a launch that has no replicas yet waits for."""
 
@@ -172,11 +160,26 @@ class Launch(ABC):
         else:
             self._taken(link, message, descriptors)
 
+    def _taken(self, link: Link, message: Message, descriptors: list[int]) -> None:
+        """Take in what has come over a link."""
+        if self.job.relay is not None:
+            self.job.relay.take(message, descriptors)
+        self._report(message, descriptors)
+
+    def _lost(self, link: Link) -> None:
+        """Take in the end of a link over which no last message has come."""
+        self.outcome.supervisor_lost(link.how_it_ended())
+        self.finish()
+
     def _over(self, link: Link) -> None:
         """Read no more from a link: its last message has come."""
         self.links = [each for each in self.links if each is not link]
         if not self.links:
             self._none_left()
+
+    def _none_left(self) -> None:
+        """Finish, if nothing else is to come: no process is left."""
+        self.finish()
 
     def _kill(self) -> None:
         """Kill what does not answer."""
@@ -347,14 +350,18 @@ class Launch(ABC):
 
     def finish(self) -> None:
         """Clean up after the last message; signal handlers are ``blocked``."""
-        if self.finished:
-            return
+        if not self.finished:
+            self._close()
+            self._clean_up()
+
+    def _close(self) -> None:
+        """Take nothing in any more."""
         self.finished = True
         self.progress.close()
         running_launches.discard(self)
         # No reference cycle may keep the results, which may be large, until the next collection.
         self.lender.end()
-        self._clean_up()
+        self._reader.close()
 
     def leave_hosts(self) -> None:
         """Say to the other hosts that there is no further attempt."""

@@ -64,11 +64,12 @@ class OtherHosts:
         hosts = self._link
         watched = [each.fileno() for each in links] + ([] if hosts.lost else [hosts.fileno()])
         seconds = _LOOK_EVERY if timeout is None else min(timeout, _LOOK_EVERY)
-        came = linux.any_ready(watched, select.POLLIN, seconds)
-        if not came and processes.is_stopped(hosts.pid):
+        if linux.any_ready(watched, select.POLLIN, seconds):
+            return True
+        if processes.is_stopped(hosts.pid):
             # The other hosts give this one up; here, too, the end of the link ends the launch.
             processes.kill(hosts.pid)
-        for link in () if came or not self.rules.stopped else links:
+        for link in links if self.rules.stopped else ():
             if link.is_stopped():
                 link.kill()
-        return came
+        return False

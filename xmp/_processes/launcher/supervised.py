@@ -27,7 +27,6 @@ from .deadlines import EndedElsewhere
 from .job import Job
 from .launch import ENDINGS, Launch
 from .launch_registry import reap_finished, running_launches
-from .link import Link
 from .other_hosts import OtherHosts
 from .supervisor_link import SupervisorLink
 
@@ -120,9 +119,8 @@ class SupervisedLaunch(Launch):
     def _abandon(self, error: BaseException | None) -> None:
         """Undo a start that did not succeed."""
         ended = self.finished
-        self.progress.close()
+        self._close()
         self.link.end()
-        self.finished = True
         self._leave_attempt(error)
         self._at_end.close()
         if not ended:
@@ -153,15 +151,6 @@ class SupervisedLaunch(Launch):
         if self.others is not None:
             self._act(self.others.hear())
         return super()._read()
-
-    def _taken(self, link: Link, message: Message, descriptors: list[int]) -> None:
-        if self.job.relay is not None:
-            self.job.relay.take(message, descriptors)
-        self._report(message, descriptors)
-
-    def _lost(self, link: Link) -> None:
-        self.outcome.supervisor_lost(link.how_it_ended())
-        self.finish()
 
     def _report(self, message: Message, files: list[int]) -> None:
         if isinstance(message, messages.ReplicasStarted):
@@ -230,9 +219,9 @@ class SupervisedLaunch(Launch):
         return hosts.Failed(described, mends, isinstance(error, KeyboardInterrupt))
 
     def _none_left(self) -> None:
-        """End the launch, or wait for the other hosts: no process is left here."""
+        """Finish, or wait for the other hosts: no process is left here."""
         if self.others is None:
-            self.finish()
+            super()._none_left()
             return
         error, outcome = self.outcome.error(), self.outcome
         failed = None if error is None else self._described(error)
@@ -292,7 +281,6 @@ class SupervisedLaunch(Launch):
         outcome, start_method = self.outcome, self.link.start_method
         counts = len(outcome.results), len(outcome.failures)
         log.debug("launch over: %d results, %d failures", *counts)
-        self._reader.close()
         self.link.end()
         outcome.leftovers = leftovers.after(outcome.processes.values(), start_method.key.rules)
         self._at_end.close()
