@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from xmp._processes import ProcessContext
 
@@ -52,9 +52,7 @@ class Job(ProcessContext[R]):
 
     @property
     def _attempt(self) -> _Attempt:
-        found: Any = self._launch
-        attempt: _Attempt = getattr(found, "attempt", found)
-        return attempt
+        return cast("_Attempt", self._launch.attempt)
 
     @property
     def plan(self) -> JobPlan:

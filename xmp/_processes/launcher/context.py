@@ -70,7 +70,7 @@ class ProcessContext(Generic[R]):
     @property
     def processes(self) -> list[ReplicaProcess]:
         """The replicas in rank order; after a restart, those of the present attempt."""
-        return [process for _, process in sorted(self._launch.outcome.processes.items())]
+        return [process for _, process in sorted(self._launch.attempt.outcome.processes.items())]
 
     def pids(self) -> list[int]:
         """Return the replicas' process ids, in rank order."""
@@ -145,16 +145,17 @@ class ProcessContext(Generic[R]):
     def _results(self, owned: bool = False) -> Results[R]:
         """As ``results``; an ``owned`` launch ends whatever is raised."""
         self._join(None, owned)
-        return Results(self._launch.outcome.results, self._launch.start_timeline())
+        attempt = self._launch.attempt
+        return Results(attempt.outcome.results, attempt.start_timeline())
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of every live replica as text, by rank; empty after the end."""
-        return self._launch.live_stacks()
+        return self._launch.attempt.live_stacks()
 
     def terminate(self) -> None:
         """End all replicas (SIGTERM, ``grace`` seconds, SIGKILL); returns when they have ended."""
         with signals.deferred():
-            self._launch.outcome.ended_by = "terminate() was called"
+            self._launch.attempt.outcome.ended_by = "terminate() was called"
             self._launch.ask(Stop())
             self._launch.end_within(self._launch.grace + 5.0)
 

@@ -377,6 +377,11 @@ class Launch(ABC):
 
     # --- questions -----------------------------------------------------------------------------
 
+    @property
+    def attempt(self) -> Launch:
+        """The launch, as one of several attempts has the present one."""
+        return self
+
     def start_timeline(self) -> StartTimeline:
         """Return how long each part of the start took."""
         return self.outcome.start_timeline(())
@@ -390,8 +395,3 @@ class Launch(ABC):
         elsewhere = self.outcome.elsewhere
         # All hosts of a launch must decide alike, and so by the one verdict.
         return may_mend(self.outcome, error) if elsewhere is None else not elsewhere.final
-
-    @property
-    def decides_alone(self) -> bool:
-        """Whether no launcher of another host decides, too, if another attempt follows."""
-        return self.job.hosts is None

@@ -17,7 +17,6 @@ from xmp._os import log, signals
 from xmp._os.skips import is_skip
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
-from xmp._processes.messages.timeline import StartTimeline
 from xmp._rules.ending_rules import ends_the_launch
 from xmp._rules.restarts import FailedAttempt, RestartRules
 from xmp._words.errors import ReplicaError, ReplicaFailure, ReplicaTimeout, XmpError
@@ -25,7 +24,6 @@ from xmp._words.errors import ReplicaError, ReplicaFailure, ReplicaTimeout, XmpE
 from .job import Call, Job
 from .launch import ENDINGS, Launch
 from .launch_registry import running_launches
-from .outcome import Outcome
 from .shared_reader import seconds_to
 from .wakeups import Wakeups
 
@@ -77,16 +75,6 @@ class RestartingLaunch:
     @property
     def job(self) -> Job:
         return self._attempt.job
-
-    @property
-    def outcome(self) -> Outcome:
-        return self._attempt.outcome
-
-    def start_timeline(self) -> StartTimeline:
-        return self._attempt.start_timeline()
-
-    def live_stacks(self) -> dict[int, str]:
-        return self._attempt.live_stacks()
 
     def watch_alone(self) -> None:
         """Hear other hosts in this attempt and those after it; only ``wait`` makes these."""
@@ -228,7 +216,7 @@ class RestartingLaunch:
             mends=error is not None and not ended and attempt.may_mend(error),
             cause=_cause(error),
             returned=bool(getattr(error, "results", ())),
-            alone=attempt.decides_alone,
+            alone=attempt.job.hosts is None,
         )
 
     def _announce(self, attempt: Launch, error: Exception, seconds: float) -> None:
