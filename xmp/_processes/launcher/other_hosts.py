@@ -55,10 +55,6 @@ class OtherHosts:
         self._link.take_in()
         return self.feed(Heard(self._link.verdict, has_order=False))
 
-    def progressed(self) -> None:
-        """Report that replicas of this host have made progress."""
-        self._link.advance()
-
     def readable(self, links: Sequence[Link], timeout: float | None) -> bool:
         """Return whether something comes over these links or from another host in that time."""
         hosts = self._link

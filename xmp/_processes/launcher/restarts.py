@@ -54,39 +54,35 @@ class RestartingLaunch:
         self._maker = 0
         """The thread that makes the next attempt, if one does."""
         try:
-            self._attempt = make(call)
+            self.attempt = make(call)
+            """The present one."""
         except BaseException as error:
             if call.telling is not None:
                 call.telling.finish(error)
             raise
         limits, most = call.settings.limits, call.settings.max_restarts
         total = limits.total if limits else None
-        self._rules = RestartRules(most, total, self._attempt.job.called)
-        running_launches.discard(self._attempt)
+        self._rules = RestartRules(most, total, self.attempt.job.called)
+        running_launches.discard(self.attempt)
         running_launches.add(self)
 
     # --- as a Launch, of the present attempt ---------------------------------------------------
 
     @property
-    def attempt(self) -> Launch:
-        """The present attempt."""
-        return self._attempt
-
-    @property
     def job(self) -> Job:
-        return self._attempt.job
+        return self.attempt.job
 
     def watch_alone(self) -> None:
         """Hear other hosts in this attempt and those after it; only ``wait`` makes these."""
         self._watches = True
-        self._attempt.watch_alone()
+        self.attempt.watch_alone()
 
     def reap(self) -> None:
         """Take in its messages, and so its end; only ``wait`` makes another attempt."""
-        self._attempt.reap()
+        self.attempt.reap()
 
     def drop(self) -> None:
-        self._attempt.drop()
+        self.attempt.drop()
         self.finished = True
 
     def ask(self, message: Message) -> None:
@@ -96,7 +92,7 @@ class RestartingLaunch:
         elif isinstance(message, ENDINGS):
             self._asked = message
             self._wakeups.wake_all()  # one of them may wait for the time of the next attempt
-        self._attempt.ask(message)
+        self.attempt.ask(message)
 
     # --- waiting -------------------------------------------------------------------------------
 
@@ -116,7 +112,7 @@ class RestartingLaunch:
         try:
             with signals.deferred():
                 while not self.finished:
-                    attempt = self._attempt
+                    attempt = self.attempt
                     ended = attempt.wait(seconds_to(end), owned, enough)
                     if not (ended and self._continue(attempt, end)):
                         return False
@@ -135,12 +131,12 @@ class RestartingLaunch:
             if self._maker == threading.get_ident():
                 return  # called by what making it has called: it ends as soon as it is made
             self._wakeups.wait(lambda: not self._maker, left)
-        self._attempt.end_within(max(0.0, end - time.monotonic()))
+        self.attempt.end_within(max(0.0, end - time.monotonic()))
         self._finish()
 
     def raise_error(self) -> None:
         """Raise the error of the last attempt, if there is one, with those of the earlier ones."""
-        error = self._failed or _error_of(self._attempt)
+        error = self._failed or _error_of(self.attempt)
         if error is not None:
             if (self._past or self._rules.hopeless) and not getattr(error, "history", ()):
                 self._add_history(error)
@@ -173,7 +169,7 @@ class RestartingLaunch:
                 return False
             self._wakeups.wait(lambda: not self._maker, seconds_to(end))
         with self._wakeups.lock:
-            if self._maker or attempt is not self._attempt or self.finished:
+            if self._maker or attempt is not self.attempt or self.finished:
                 return True  # another thread was faster
             self._maker = own
         try:
@@ -232,10 +228,10 @@ class RestartingLaunch:
         self._past = [*past, self._described(attempt, error)]
         self._rules.restarted(failed)
         try:
-            self._attempt = self._make(self._next_call())
-            running_launches.discard(self._attempt)
+            self.attempt = self._make(self._next_call())
+            running_launches.discard(self.attempt)
             if self._watches:
-                self._attempt.watch_alone()
+                self.attempt.watch_alone()
         except BaseException as failure:
             if signals.from_handler(failure) or not isinstance(failure, Exception):
                 self._past, self._rules = past, rules  # there is no attempt after it
@@ -244,7 +240,7 @@ class RestartingLaunch:
             self._finish()
         for request in (self._given, self._asked):  # before it was made, or while
             if request is not None:
-                self._attempt.ask(request)
+                self.attempt.ask(request)
 
     def _next_call(self) -> Call:
         # `timeout` counts for all attempts together, the other limits for each.
@@ -267,9 +263,9 @@ class RestartingLaunch:
         if not self.finished:
             self.finished = True
             running_launches.discard(self)
-            self._attempt.leave_hosts()
+            self.attempt.leave_hosts()
             if self._call.telling is not None:
-                self._call.telling.finish(self._failed or _error_of(self._attempt))
+                self._call.telling.finish(self._failed or _error_of(self.attempt))
 
 
 def _error_of(attempt: Launch) -> BaseException | None:

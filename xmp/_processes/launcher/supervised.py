@@ -167,8 +167,8 @@ class SupervisedLaunch(Launch):
         elif isinstance(message, messages.StepReached):
             self._tell_hosts(hosts.StepAnswered(*message))
         elif isinstance(message, messages.ProgressMade):
-            if self.others is not None:
-                self.others.progressed()
+            if self.job.hosts is not None:
+                self.job.hosts.advance()
         elif isinstance(message, messages.AtBreakpoint):
             self.progress.close()
             self.lender.at_breakpoint(message)
