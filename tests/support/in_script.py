@@ -13,6 +13,7 @@ from typing import NoReturn
 
 TOKEN = "XMP_TEST_STAGE"
 PF_FORKNOEXEC = 0x40  # Linux: forked, and has not called exec since
+BEGAN = time.time() - 1  # the kernel's clock for files may be some milliseconds behind
 
 
 def say(**facts: object) -> None:
@@ -158,13 +159,24 @@ def template_above() -> int:
 
 
 def shared_memory() -> set[str]:
-    """Files in shared memory; the files of others, which come and go, are waited for."""
+    """Files in shared memory from this program's time; those of others, which come and go, are
+    waited for. A process that was killed once may have left some for good.
+    """
     end = time.monotonic() + 3
-    while True:
-        found = set(os.listdir("/dev/shm")) - foreign_memory()
-        if not found or time.monotonic() > end:
-            return found
+    while (found := new_memory()) and (found := found - foreign_memory()):
+        if time.monotonic() > end:
+            break
         time.sleep(0.05)
+    return found
+
+
+def new_memory() -> set[str]:
+    found = set()
+    for entry in os.scandir("/dev/shm"):
+        with contextlib.suppress(FileNotFoundError):
+            if entry.stat().st_ctime > BEGAN:
+                found.add(entry.name)
+    return found
 
 
 def foreign_memory() -> set[str]:
