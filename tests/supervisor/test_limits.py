@@ -126,7 +126,7 @@ def test_a_long_start_is_reported_once() -> None:
     assert actions == []
     assert watch.deadline == CALLED + SAY_AFTER
     (said,) = watch.feed(Tick(CALLED + SAY_AFTER))
-    assert (said.name, said.ranks) == ("phases", (1,))
+    assert (said.name, said.ranks, SAY_AFTER) == ("phases", (1,), 30 * S)
     assert watch.deadline is None
     assert watch.feed(Tick(at(3600))) == []
 
@@ -231,6 +231,14 @@ def test_while_the_user_has_stopped_it_no_time_passes() -> None:
     assert watch.deadline == at(109), "the hang counts from the end of the pause"
     watch.feed(Progress(0, at(108)))
     assert watch.deadline == at(110), "6 of 10 seconds were left"
+
+
+def test_nor_does_the_time_to_start() -> None:
+    paused = [Entered(0, at(2)), Pause(at(4)), Tick(at(100)), Resume(at(104))]
+    watch, actions = watched(*paused, start=5)
+    assert actions == []
+    assert watch.deadline == at(105)
+    assert [action.name for action in watch.feed(Tick(at(105)))] == ["stacks", "SIGTERM"]
 
 
 def test_two_reasons_hold_the_clocks_until_both_are_gone() -> None:
