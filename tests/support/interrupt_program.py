@@ -82,7 +82,7 @@ def started(terminal: Terminal, *argv: str, source: str = HEAD) -> subprocess.Po
     stage = terminal.stage
     process = terminal.start(source, *argv, streams=("stdin",))
     stage.in_function(process)
-    if source is HEAD:  # with its handlers of all signals
+    if "launched" in source:  # with its handlers of all signals
         stage.reached(process, "launched")
         until(lambda: handles(process.pid, signal.SIGTERM), 10, "the launcher waits")
         until(lambda: {state(p) for p in stage.replicas()} == {"S"}, 10, "replicas wait")
