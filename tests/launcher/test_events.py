@@ -136,13 +136,13 @@ def stuck(rank: int) -> None:
 
 
 def test_a_launch_that_takes_too_long(method: str) -> None:
-    events = events_of(method, stuck, timeout=4, grace=1)
+    events = events_of(method, stuck, hang_timeout=1, grace=0.5)
     words = [e.message for e in events if e.name == "stopping"]
     assert words == ["SIGTERM to ranks 0-1", "SIGKILL to rank 0"]
     assert the(events, "stopped", 0).signal == "SIGKILL"
     verdict = the(events, "verdict")
     assert verdict.rank is None
-    assert verdict.message.startswith("timeout=4: not done 4 s after the call: ranks 0-1 of 2 on ")
+    assert verdict.message.startswith("hang_timeout=1: no progress for 1 s: ranks 0-1 of 2 on ")
     assert the(events, "finished").message == "ReplicaTimeout"
 
 

@@ -68,8 +68,13 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 FROZEN = """
 import os, pathlib, sys, time
 import xmp
+import xmp._processes.supervisor.monitor
 from xmp._plan import planner
+from xmp._processes.launcher import leftovers, server_process
+from xmp._rules import watch
 
+leftovers._WAIT_SECONDS = server_process.END_WAIT = 0.5
+watch.KILL_WAIT = 500_000_000  # a supervisor by fork takes it from its launcher
 planner.DEVICE_FILES = (*planner.DEVICE_FILES, os.path.abspath("accel*"))
 group = pathlib.Path(sys.argv[1])
 
@@ -85,7 +90,7 @@ def fn(rank):
     raise ValueError("now")
 
 if __name__ == "__main__":
-    context = xmp.spawn(fn, nprocs=2, runtime="cpu", join=False, grace=0.5)
+    context = xmp.spawn(fn, nprocs=2, runtime="cpu", join=False, grace=0.5, start_method="fork")
     wait_for("in-fn-0"), wait_for("in-fn-1")
     (group / "cgroup.procs").write_text(str(context.pids()[0]))
     (group / "freezer.state").write_text("FROZEN")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from typing import Any
@@ -166,11 +167,14 @@ def fn(rank, hangs):
 
 if __name__ == "__main__":
     xmp.spawn(fn, (False,), nprocs=2, runtime="cpu")
-    try:
-        xmp.spawn(fn, (True,), nprocs=2, runtime="cpu", timeout=5)
-    except xmp.ReplicaTimeout as error:
-        print("rank", error.rank, error.__cause__)
-        print(error)
+    for limit in 1, 2, 4, 8, 16:  # where the machine is busy, the result comes later
+        try:
+            xmp.spawn(fn, (True,), nprocs=2, runtime="cpu", timeout=limit)
+        except xmp.ReplicaTimeout as error:
+            said = str(error)
+            if "is still being loaded" in said:
+                break
+    print(f"limit={limit}", said)
 """
 
 
@@ -187,7 +191,8 @@ def test_a_result_that_hangs_where_it_is_loaded_is_under_the_timeout(
 ) -> None:
     done = hanging[how]
     assert done.code == 0, done.err
-    assert "timeout=5: 5 s after the call rank 1's result is still being loaded" in done.out
+    words = r"limit=(\d+) timeout=\1: \1 s after the call rank 1's result is still being loaded"
+    assert re.match(words, done.out), done
     assert how == "asleep" or "in spin" in done.out
     assert done.seconds < 45  # and not 600
 

@@ -81,7 +81,10 @@ def test_asking_replicas_that_have_just_been_made_harms_none(method: str) -> Non
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
-def test_a_supervisor_that_hangs_does_not_hide_them(tmp_path: Path) -> None:
+def test_a_supervisor_that_hangs_does_not_hide_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xmp._processes.launcher.supervised._ANSWER_WAIT", 0.5)
     context = launch("forkserver", two_kinds, str(tmp_path), nprocs=2, join=False)
     until(lambda: there(tmp_path, 2), 25)
     supervisor = psutil.Process(context.pids()[0]).ppid()
