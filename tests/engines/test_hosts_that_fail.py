@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import sys
 import time
@@ -15,9 +16,10 @@ import pytest
 
 import xmp
 from tests.support.in_script import never_returns, signals, state
-from tests.support.stage import Outcome, Stage, slowness
+from tests.support.stage import Outcome, Stage
 from tests.support.waiting import until
 from xmp._hosts.engines import driver
+from xmp._rules import job_rules
 
 pytestmark = pytest.mark.hosts
 
@@ -73,20 +75,6 @@ def test_start_timeout_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> 
         xmp.launch(print, (Never(),), start_timeout=21, **TWO)
 
 
-def dies(rank: int, folder: Path) -> None:
-    if rank == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    never_returns()
-
-
-def test_a_replica_dies(tmp_path: Path) -> None:
-    with pytest.raises(
-        xmp.ReplicaDied, match=r"rank 3 of 4 .*127\.0\.0\.3\) was killed by SIGKILL"
-    ) as info:
-        xmp.launch(dies, (tmp_path,), **TWO)
-    assert info.value.signal_name == "SIGKILL"
-
-
 def exits(rank: int, folder: Path) -> None:
     (folder / f"here-{rank}").touch()
     if rank == 3:
@@ -99,6 +87,7 @@ def test_torchs_names_have_the_place_in_the_processes_of_all_hosts(tmp_path: Pat
     job = xmp.launch(exits, (tmp_path,), join=False, **TWO)
     with pytest.raises(xmp.ReplicaDied, match=r"process 3 terminated with exit code 7$") as info:
         job.join()
+    assert re.match(r"rank 3 of 4 .*127\.0\.0\.3\) ", str(info.value))
     assert (info.value.error_index, info.value.rank, info.value.local_rank) == (3, 3, 1)
     assert job.processes[info.value.error_index].rank == 3
     assert pickle.loads(pickle.dumps(info.value)).error_index == 3
@@ -121,19 +110,23 @@ def waits(rank: int, folder: Path) -> None:
     never_returns()
 
 
-@pytest.mark.parametrize(("index", "ending"), [(0, signal.SIGKILL), (1, signal.SIGINT)])
-def test_an_agent_is_killed(tmp_path: Path, index: int, ending: signal.Signals) -> None:
+def test_an_agent_is_ended(tmp_path: Path) -> None:
+    """By SIGKILL, that of host 1: ``test_kept_agents.py``."""
     with xmp.launch(waits, (tmp_path,), join=False, **TWO) as job:
         pids = job.pids()
-        os.kill(job.hosts[index].pid, ending)
-        name = f"127.0.0.{2 + index}"
-        with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*{ending.name}") as info:
+        os.kill(job.hosts[0].pid, signal.SIGINT)
+        with pytest.raises(xmp.HostLost, match=r"host 0 \(127\.0\.0\.2\).*SIGINT") as info:
             job.join()
-    assert (info.value.host, info.value.host_index) == (name, index)
+    assert (info.value.host, info.value.host_index) == ("127.0.0.2", 0)
     until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids))
 
 
-def test_an_agent_that_is_stopped_is_given_up(tmp_path: Path) -> None:
+def test_an_agent_that_is_stopped_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 1 s here."""
+    monkeypatch.setattr(job_rules, "SILENCE", job_rules.SECOND)
+    monkeypatch.setattr("xmp._hosts.engines.hosts_launch._LOOK_EVERY", 0.2)
     with xmp.launch(waits, (tmp_path,), join=False, **{**TWO, "grace": 1.0}) as job:
         pids = job.pids()
         os.kill(job.hosts[0].pid, signal.SIGSTOP)
@@ -142,40 +135,27 @@ def test_an_agent_that_is_stopped_is_given_up(tmp_path: Path) -> None:
     until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids))
 
 
-def fails_at_first(rank: int, folder: Path) -> tuple[int, int]:
-    if rank == 2 and not xmp.restart_count():
-        raise NoLabelError("only once")
-    if xmp.restart_count():
-        return xmp.restart_count(), xmp.world_size()
-    return never_returns()
-
-
-def test_all_hosts_restart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    results = xmp.launch(fails_at_first, (tmp_path,), max_restarts=1, **TWO)
-    assert list(results) == [(1, 4)] * 4
-    said = capfd.readouterr().err
-    assert (
-        said.count("restart 1 of 1: rank 2 raised test_hosts_that_fail.NoLabelError: only once")
-        == 1
-    )
-
-
 def never_works(rank: int) -> None:
     if rank == 3:
         raise NoLabelError(f"attempt {xmp.restart_count()}")
     never_returns()
 
 
-def test_the_error_of_the_last_attempt_has_the_earlier_ones() -> None:
+def test_the_error_of_the_last_attempt_has_the_earlier_ones(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """An attempt that mends it: ``test_kept_agents.py``, of a lost host."""
     with pytest.raises(xmp.ReplicaRaised, match="attempt 1") as info:
         xmp.launch(never_works, max_restarts=1, **TWO)
     assert [str(each.__cause__) for each in info.value.history] == ["attempt 0"]
-    assert "rank 3 raised test_hosts_that_fail.NoLabelError: attempt 0" in str(info.value)
+    first = "rank 3 raised test_hosts_that_fail.NoLabelError: attempt 0"
+    assert first in str(info.value)
+    assert capfd.readouterr().err.count(f"restart 1 of 1: {first}") == 1
 
 
 def test_a_time_limit_names_the_ranks_of_all_hosts(tmp_path: Path) -> None:
     with pytest.raises(xmp.ReplicaTimeout, match="ranks 0-3 of 4 on 2 hosts") as info:
-        xmp.launch(waits, (tmp_path,), timeout=5 * slowness(), **TWO)
+        xmp.launch(waits, (tmp_path,), hang_timeout=1, **TWO)
     assert set(info.value.stacks) == {0, 1, 2, 3}
     assert all("in waits" in text for text in info.value.stacks.values())
     assert info.value.host == "127.0.0.2"
@@ -210,9 +190,6 @@ PROGRAM = """
             if xmp.preempted():
                 return step
 
-    def ends_later_on_host_0(rank):
-        return steps(rank) if rank < 2 else (HERE / f"in-fn-{rank}").touch()
-
     def stays_on_host_0(rank):
         (HERE / f"in-fn-{rank}").touch()
         if rank < 2:
@@ -232,13 +209,10 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("stopped", [0, 2])
-def test_the_driver_is_killed(stage: Stage, stopped: int) -> None:
-    """Agents that are stopped do not see its end: the kernel kills them."""
+def test_the_driver_is_killed(stage: Stage) -> None:
+    """While processes of the launch are stopped: ``supervisor/test_stopped.py``."""
     driver = stage.start(PROGRAM, "cleans")
     stage.in_function(driver, 4)
-    for agent in stage.named("xmp-agent")[:stopped]:
-        os.kill(agent, signal.SIGSTOP)
     driver.kill()
     driver.wait()
     stage.gone()
@@ -276,11 +250,6 @@ OF_HOST_1 = ("xmp-replica-2", "xmp-replica-3")
 def test_all_hosts_are_preempted_at_the_same_call(stage: Stage) -> None:
     outcome = after_sigterm(stage, "steps")
     assert (outcome.code, outcome.out) == (0, "1 True\n"), outcome
-
-
-def test_a_preemption_when_a_host_has_nothing_more_to_do(stage: Stage) -> None:
-    outcome = after_sigterm(stage, "ends_later_on_host_0", *OF_HOST_1)
-    assert (outcome.code, outcome.out) == (0, "2 True\n"), outcome
 
 
 def test_a_sigterm_when_a_host_has_nothing_more_to_do_and_no_replica_asks(stage: Stage) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import xmp
-from xmp._hosts.engines.host_output import names_apart
 
 pytestmark = pytest.mark.hosts
 
@@ -30,28 +29,11 @@ def test_a_world_of_all_replicas() -> None:
     assert all(0 < each.entered <= each.left for each in results.timeline.values())
 
 
-PREFIXES = [
-    ({}, [f"[127.0.0.{2 + rank // 2}:{rank}] " for rank in range(4)]),
-    ({"prefix": None, "show": [3]}, ["[127.0.0.3:3] "]),
-    ({"prefix": False}, [""] * 4),
-    ({"prefix": ""}, [""] * 4),
-    ({"prefix": True}, [f"[{rank}] " for rank in range(4)]),
-    ({"prefix": "{host:>10}> "}, [f" 127.0.0.{2 + rank // 2}> " for rank in range(4)]),
-    ({"hosts": 1}, ["", ""]),
-]
-
-
-@pytest.mark.parametrize(("options", "prefixes"), PREFIXES)
-def test_lines_name_their_host(
-    capfd: pytest.CaptureFixture[str], options: dict[str, Any], prefixes: list[str]
-) -> None:
-    xmp.launch(lambda rank: print("hello", flush=True), **{**TWO, **options})
+def test_lines_name_their_host(capfd: pytest.CaptureFixture[str]) -> None:
+    """A table of all options: ``test_host_output.py``."""
+    xmp.launch(lambda rank: print("hello", flush=True), show=[0, 3], **TWO)
     lines = sorted(capfd.readouterr().out.splitlines())
-    assert lines == [f"{prefix}hello" for prefix in prefixes]
-
-
-def test_hosts_of_one_name_get_their_index() -> None:
-    assert names_apart(["a", "b", "a", "c"]) == ["a#0", "b", "a#2", "c"]
+    assert lines == ["[127.0.0.2:0] hello", "[127.0.0.3:3] hello"]
 
 
 def test_gathered_logs_are_here_anyway(tmp_path: Path) -> None:
@@ -88,8 +70,13 @@ def test_fresh_interpreters() -> None:
     ]
 
 
-def test_one_host() -> None:
-    assert list(xmp.launch(lambda rank: xmp.world_size(), **{**TWO, "hosts": 1})) == [2, 2]
+def test_one_host(capfd: pytest.CaptureFixture[str]) -> None:
+    def function(rank: int) -> int:
+        print("hello", flush=True)
+        return xmp.world_size()
+
+    assert list(xmp.launch(function, **{**TWO, "hosts": 1})) == [2, 2]
+    assert capfd.readouterr().out == "hello\n" * 2
 
 
 def test_in_a_script_and_in_a_program_without_a_file(stage: Any) -> None:

@@ -124,6 +124,11 @@ def test_what_a_driver_does_with_its_hosts(case: str) -> None:
     assert done(events) == expected
 
 
+def test_a_stopped_agent_has_the_time_of_a_silent_host() -> None:
+    """``tests/hosts/test_two_namespaces.py`` holds the errors of silent hosts to 15 s."""
+    assert SILENCE == 13 * SECOND
+
+
 def test_the_deadline_is_there_once_hosts_are_asked_to_end() -> None:
     rules = JobRules(1)
     assert rules.deadline is None
