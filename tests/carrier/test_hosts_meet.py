@@ -80,17 +80,27 @@ class Hosts:
 
 
 @pytest.fixture
-def hosts() -> Iterator[Hosts]:
+def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
-        yield Hosts(stack)
+        yield stack
 
 
 @pytest.fixture
-def four(hosts: Hosts) -> Hosts:
+def hosts(stack: ExitStack) -> Hosts:
+    return Hosts(stack)
+
+
+def four_of(stack: ExitStack) -> Hosts:
+    hosts = Hosts(stack)
     for index in range(4):
         hosts.start(index, of=4)
     assert hosts.come() == [None] * 4
     return hosts
+
+
+@pytest.fixture
+def four(stack: ExitStack) -> Hosts:
+    return four_of(stack)
 
 
 def test_the_first_failure_is_every_hosts_verdict(four: Hosts) -> None:
@@ -184,17 +194,19 @@ def test_a_lost_coordinator_is_a_lost_host(four: Hosts) -> None:
         assert where in link.verdict.text
 
 
-@pytest.mark.parametrize("index", [0, 2])
-def test_a_silent_host_is_lost(four: Hosts, index: int) -> None:
-    """As after a cut link: its connection neither ends nor brings anything."""
-    os.kill(four.links[index].pid, signal.SIGSTOP)
-    others = [link for link in four.links if link is not four.links[index]]
-    four.wait(lambda link: link.verdict, *others, seconds=15)
-    for link in others:
-        assert link.verdict is not None
-        assert link.verdict.host == index
-        assert f"heard nothing of it for {9 if index else 11} s" in link.verdict.text
-    os.kill(four.links[index].pid, signal.SIGCONT)
+def test_a_silent_host_is_lost(stack: ExitStack) -> None:
+    """As after a cut link: its connection neither ends nor brings anything. Two jobs at once."""
+    jobs = {index: four_of(stack) for index in (0, 2)}
+    for index, job in jobs.items():
+        os.kill(job.links[index].pid, signal.SIGSTOP)
+    for index, job in jobs.items():
+        others = [link for link in job.links if link is not job.links[index]]
+        job.wait(lambda link: link.verdict, *others, seconds=15)
+        for link in others:
+            assert link.verdict is not None
+            assert link.verdict.host == index
+            assert f"heard nothing of it for {9 if index else 11} s" in link.verdict.text
+        os.kill(job.links[index].pid, signal.SIGCONT)
 
 
 def test_an_absent_host_is_named_by_all(hosts: Hosts) -> None:

@@ -68,20 +68,16 @@ FAILS = """
 import os, sys
 import in_script
 if os.environ["RANK"] == "3":
-    if sys.argv[1] == "raise":
-        raise ValueError("no such label")
-    sys.exit(int(sys.argv[1]))
+    sys.exit(7)
 in_script.never_returns()
 """
 
 
-@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("7", 7)])
-def test_the_status_is_that_of_the_rank_that_failed(stage: Stage, how: str, code: int) -> None:
+def test_the_status_is_that_of_the_rank_that_failed(stage: Stage) -> None:
     stage.write(FAILS, "train.py")
-    done = stage.python(*LOCAL, "--grace", "1", "train.py", how, timeout=60)
-    assert done.code == code
+    done = stage.python(*LOCAL, "--grace", "1", "train.py", timeout=60)
+    assert done.code == 7
     assert re.search(r"rank 3\b.* on (host )?127\.0\.0\.3", done.err), done.err
-    assert ("no such label" in done.err) == (how == "raise")
     stage.gone()
 
 
@@ -93,8 +89,7 @@ in_script.never_returns()
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
-def test_output_comes_live_and_a_signal_ends_all(stage: Stage, number: int, code: int) -> None:
+def test_output_comes_live_and_ctrl_c_ends_all(stage: Stage) -> None:
     path, out = stage.write(WAITS, "train.py"), stage.folder / "out"
     with open(out, "w") as file:
         command = stage.start_command(
@@ -102,8 +97,8 @@ def test_output_comes_live_and_a_signal_ends_all(stage: Stage, number: int, code
         )
     until(lambda: out.read_text().count("here\n") == 4 or command.poll(), 60, out.read_text)
     assert command.poll() is None, out.read_text()
-    os.kill(command.pid, number)
-    assert command.wait(20) == code, out.read_text()
+    os.kill(command.pid, signal.SIGINT)
+    assert command.wait(20) == 130, out.read_text()
     stage.gone()
 
 

@@ -99,6 +99,13 @@ TABLE: dict[str, tuple[list[HostEvent], list[str]]] = {
         [SIGTERM, VoteAnswered(True), RETURNED, Heard(all_done=True)],
         ["hosts: preempt", "launch: stays", "hosts: preempt", "hosts: done", "launch: finish"],
     ),
+    "SIGTERM on both hosts at once": (
+        [SIGTERM, Heard(preempted=True), VoteAnswered(True), StepAnswered(0, 4),
+         Heard(proposals=[(1, 5, True)]), RETURNED, Heard(all_done=True)],
+        ["replicas: preempt", "hosts: preempt", "hosts: reached 0 4", "launch: note_preemption",
+         "replicas: propose 1 5 True", "launch: stays", "hosts: preempt", "hosts: done",
+         "launch: finish"],
+    ),
     "SIGTERM, the replicas agree and one fails": (
         [SIGTERM, VoteAnswered(True), NoneLeft(FAILED)],
         ["hosts: preempt", "hosts: fail ReplicaRaised"],
