@@ -197,35 +197,40 @@ def test_what_the_driver_changes_reaches_replicas_as_by_new_agents(
     assert sorted(said) == ["said 0"] * 2 + ["said 1"] * 2, "the launches of the second round alone"
 
 
-OTHERS = {
-    "an agent is killed": (0, signal.SIGKILL, "xmp-agent"),
-    "an agent is stopped": (1, signal.SIGSTOP, "xmp-agent"),
-    "a template is killed": (0, signal.SIGKILL, "xmp-template"),
-    "a template is stopped": (1, signal.SIGSTOP, "xmp-template"),
-    "a carrier of host 0 is killed": (0, signal.SIGKILL, "xmp-carrier"),
-    "a carrier of host 1 is killed": (1, signal.SIGKILL, "xmp-carrier"),
-    "a carrier is stopped": (0, signal.SIGSTOP, "xmp-carrier"),
-}
+VICTIMS = [
+    # one after the other: a host, what it gets, which process of it
+    (0, signal.SIGKILL, "xmp-agent"),
+    (1, signal.SIGSTOP, "xmp-agent"),
+    (0, signal.SIGKILL, "xmp-template"),
+    (1, signal.SIGSTOP, "xmp-template"),
+    (0, signal.SIGKILL, "xmp-carrier"),
+    (1, signal.SIGKILL, "xmp-carrier"),
+    (0, signal.SIGSTOP, "xmp-carrier"),
+]
 
 
-@pytest.mark.parametrize("case", OTHERS)
-def test_what_ends_or_stops_between_two_launches_is_replaced(case: str) -> None:
-    host, number, name = OTHERS[case]
-    agent = agents_of()[host]
-    below = {"xmp-agent": [agent]}
-    for found, pid in name_of_children(agent):
-        below.setdefault(found, []).append(pid)
-    (victim,) = below[name]
-    os.kill(victim, number)
-    until(lambda: state(victim) in "TZX", 5)
-    assert list(xmp.launch(lambda rank: rank, start_timeout=30, **TWO)) == [0, 1]
-    until(lambda: not is_alive(victim), 5)
+def test_what_ends_or_stops_between_two_launches_is_replaced() -> None:
+    agents = agents_of()
+    for host, number, name in VICTIMS:
+        print(number.name, "to", name, "of host", host)  # shown where it fails
+        found = until(lambda: named(agents[host], name))  # noqa: B023
+        os.kill(found, number)
+        until(lambda: state(found) in "TZX", 5)  # noqa: B023
+        agents = agents_of(start_timeout=30)
+        until(lambda: not is_alive(found), 5)  # noqa: B023
+
+
+def named(agent: int, name: str) -> int:
+    """The process of this name, which may be there twice while one of them ends."""
+    found = {agent} if name == "xmp-agent" else {p for n, p in name_of_children(agent) if n == name}
+    return found.pop() if len(found) == 1 else 0
 
 
 def test_an_agent_that_a_signal_has_hit_is_replaced_while_it_still_ends() -> None:
+    agents = agents_of()
     for number in range(2):
-        os.kill(agents_of()[number], signal.SIGKILL)
-        assert list(xmp.launch(lambda rank: rank, start_timeout=30, **TWO)) == [0, 1]
+        os.kill(agents[number], signal.SIGKILL)
+        agents = agents_of(start_timeout=30)
 
 
 def test_a_port_that_another_program_has_taken_meanwhile() -> None:
@@ -246,7 +251,7 @@ def test_many_launches_hold_no_more_than_two() -> None:
     for _ in range(2):
         agents = agents_of()
     before = held(), [descriptors_of(pid) for pid in agents], [tasks_of(pid) for pid in agents]
-    for number in range(20):
+    for number in range(8):
         results = xmp.launch(lambda rank, more: rank + more, (number,), **TWO)
         assert list(results) == [number, number + 1]
     assert agents_of() == agents
@@ -346,15 +351,3 @@ def test_a_lost_host_is_replaced_for_the_next_attempt(
     assert list(xmp.launch(function, max_restarts=1, **TWO)) == [(2, 1), (2, 1)]
     assert agents_of()[1] != before[1]
     assert "restart 1 of 1: host 1 (127.0.0.3)" in capfd.readouterr().err
-
-
-def test_a_host_that_is_lost_in_each_attempt() -> None:
-    def function(rank: int) -> None:
-        if rank == 1:
-            os.kill(pids_above(rank)[0], signal.SIGKILL)
-        signal.pause()
-
-    with pytest.raises(xmp.HostLost, match=r"Earlier attempts \(max_restarts=1\)") as info:
-        xmp.launch(function, max_restarts=1, **TWO)
-    assert info.value.host == "127.0.0.3"
-    assert [type(each) for each in info.value.history] == [xmp.HostLost]
