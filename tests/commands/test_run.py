@@ -198,19 +198,16 @@ else:
 @pytest.mark.parametrize(
     ("count", "how", "status"),
     [
-        ("1", ("exit", "3"), 3), ("2", ("exit", "3"), 3), ("2", ("exit", "0"), 0),
-        ("1", ("exit", "0"), 0), ("2", ("os._exit", "5"), 5), ("2", ("SIGKILL",), 128 + 9),
-        ("2", ("SIGUSR1",), 128 + 10), ("2", ("text",), 1), ("1", ("text",), 1),
-        ("1", ("exit", f"{2**70}"), 255),
-        ("1", ("exit", "256"), 255), ("2", ("exit", f"{-(2**70)}"), 255),
-        ("1", ("interrupt",), 130), ("2", ("interrupt",), 130), ("2", ("SIGINT",), 130),
-        ("1", ("close",), 0), ("1", ("mute",), 1),
+        ("1", ("exit", "3"), 3), ("2", ("exit", "3"), 3), ("2", ("os._exit", "5"), 5),
+        ("2", ("SIGKILL",), 128 + 9), ("1", ("text",), 1), ("1", ("interrupt",), 130),
+        ("2", ("interrupt",), 130), ("1", ("close",), 0), ("1", ("mute",), 1),
     ],
     ids=str,
 )  # fmt: skip
 def test_the_exit_status_is_that_of_the_cause(
     stage: Stage, count: str, how: tuple[str, ...], status: int
 ) -> None:
+    """A table of all causes: ``test_statuses.py``."""
     stage.write(ENDS, "ends.py")
     done = run(stage, "-n", count, "ends.py", *how)
     assert done.code == status, done.err

@@ -200,12 +200,9 @@ def test_the_prompt_is_on_the_terminal_where_output_goes_elsewhere(terminal: Ter
     terminal.stage.gone()
 
 
-@pytest.mark.parametrize("where", ["prefix", "log_dir", "show"])
-def test_the_prompt_is_on_the_terminal_where_output_is_captured(
-    terminal: Terminal, where: str
-) -> None:
-    options = {"prefix": True, "log_dir": str(terminal.stage.folder / "logs"), "show": "0"}
-    begin(terminal, "plain", **{where: options[where]})
+def test_the_prompt_is_on_the_terminal_where_output_is_captured(terminal: Terminal) -> None:
+    logs = str(terminal.stage.folder / "logs")
+    begin(terminal, "plain", prefix=True, log_dir=logs, show="0")
     assert "have a look" in terminal.answer(PROMPT.format(2), "p secret")
     assert terminal.see("22").strip() == "p secret"
     terminal.answer(PROMPT.format(2), "c")
