@@ -18,8 +18,10 @@ import xmp
 from tests.support.launching import launch, never_returns
 from tests.support.stage import Script
 from tests.support.waiting import until
+from xmp._processes.launcher.launch import Launch
 
-pytestmark = pytest.mark.each_method
+each_method = pytest.mark.each_method
+"""Of tests without it every start method has the same code to run."""
 
 
 def waits(rank: int, go: Any) -> int:
@@ -32,6 +34,7 @@ def event() -> Any:
     return multiprocessing.get_context("spawn").Event()
 
 
+@each_method
 def test_a_context(method: str) -> None:
     go = event()
     context = launch(method, waits, go, join=False)
@@ -95,6 +98,7 @@ def inside_here(rank: int, go: Any, ready: Any) -> None:
     go.wait(30)
 
 
+@each_method
 def test_stacks_of_a_running_launch(method: str) -> None:
     go = event()
     ready = multiprocessing.get_context("spawn").Semaphore(0)
@@ -109,6 +113,7 @@ def test_stacks_of_a_running_launch(method: str) -> None:
     assert context.stacks() == {}
 
 
+@each_method
 def test_terminate(method: str) -> None:
     go = event()
     context = launch(method, waits, go, join=False, grace=600)
@@ -137,6 +142,7 @@ def test_leaving_the_with_block_ends_what_still_runs(method: str) -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+@each_method
 def test_several_launches_at_once(method: str) -> None:
     go = event()
     contexts = [launch(method, waits, go, join=False) for _ in range(3)]
@@ -163,7 +169,14 @@ def test_the_grace_period_of_join(method: str, tmp_path: Path) -> None:
     assert caught.value.failures[1].signal_name == "SIGKILL"
 
 
-def test_terminate_waits_for_the_grace_period(tmp_path: Path) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """terminate() gives a supervisor 0.5 s beside the grace, and not 5 s."""
+    whole = Launch.end_within
+    monkeypatch.setattr(Launch, "end_within", lambda self, seconds: whole(self, seconds - 4.5))
+
+
+def test_terminate_waits_for_the_grace_period(impatient: None, tmp_path: Path) -> None:
     deaf, go, saved = (tmp_path / name for name in ("deaf", "go", "saved"))
 
     def fn(rank: int) -> None:
@@ -179,7 +192,7 @@ def test_terminate_waits_for_the_grace_period(tmp_path: Path) -> None:
     thread = threading.Thread(target=context.terminate)
     thread.start()
     until(deaf.exists)
-    thread.join(6.5)  # longer than a supervisor has that was given no grace
+    thread.join(2)  # longer than a supervisor has that was given no grace
     assert thread.is_alive()
     go.touch()
     thread.join(20)
@@ -211,7 +224,7 @@ def test_a_supervisor_ended_by_a_signal_without_a_name_is_reported() -> None:
 
 
 def test_a_supervisor_that_does_not_answer_is_killed_where_nothing_can_be_said(
-    monkeypatch: pytest.MonkeyPatch,
+    impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = launch("forkserver", never_returns_here, join=False, grace=0)
     os.kill(psutil.Process(context.pids()[0]).ppid(), signal.SIGSTOP)
@@ -231,6 +244,7 @@ def never_returns_here(rank: int) -> None:
 # --- threads -----------------------------------------------------------------------------------
 
 
+@each_method
 def test_launches_from_two_threads_at_once(method: str) -> None:
     got: dict[int, Any] = {}
 
@@ -245,6 +259,7 @@ def test_launches_from_two_threads_at_once(method: str) -> None:
     assert got == {index: [[(index, 0), (index, 1)]] * 2 for index in range(2)}
 
 
+@each_method
 def test_a_launch_outlives_the_thread_that_started_it(method: str) -> None:
     """A parent-death signal would end it with the thread."""
     go = event()
@@ -277,10 +292,10 @@ if __name__ == "__main__":
     spawns("parent", 1)  # there is a template
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    children = [context.Process(target=spawns, args=(f"child {i}", 3, queue)) for i in range(2)]
+    children = [context.Process(target=spawns, args=(f"child {i}", 2, queue)) for i in range(2)]
     for child in children:
         child.start()
-    spawns("parent", 5)
+    spawns("parent", 3)
     for child in children:
         child.join()
     assert [child.exitcode for child in children] == [0, 0], children
@@ -289,6 +304,7 @@ if __name__ == "__main__":
 """
 
 
+@each_method
 def test_forked_children_of_the_launcher_launch_at_the_same_time(
     method: str, script: Script
 ) -> None:
@@ -296,6 +312,7 @@ def test_forked_children_of_the_launcher_launch_at_the_same_time(
     assert done.out == "['child 0', 'child 1']\n", done
 
 
+@each_method
 def test_a_running_launch_survives_the_end_of_a_forked_child(method: str) -> None:
     """The child has copies of our descriptors and objects; its end must not end our launch."""
     go = event()
@@ -325,6 +342,7 @@ def outer(rank: int, method: str) -> Any:
     return got, xmp.rank()
 
 
+@each_method
 @pytest.mark.parametrize("within", ["same", "other"])
 def test_a_launch_within_a_replica(method: str, within: str) -> None:
     other = {"forkserver": "spawn", "spawn": "fork", "fork": "forkserver"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.launching import launch, state
+from tests.support.launching import METHODS, launch, state
 from tests.support.stage import Script
 
 pytestmark = pytest.mark.each_method
@@ -251,7 +251,13 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-", "2>&-", "<&- >&- 2>&-"])
+SOME = ("<&-", ">&-", "<&- >&-", "2>&-")
+
+
+@pytest.mark.parametrize(
+    ("method", "closed"),
+    [*((METHODS[0], each) for each in SOME), *((each, "<&- >&- 2>&-") for each in METHODS)],
+)
 def test_a_launcher_without_standard_streams(
     method: str, script: Script, tmp_path: Path, closed: str
 ) -> None:
