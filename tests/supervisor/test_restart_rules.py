@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import builtins
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+import xmp
 from xmp._processes.messages.order import Failure
+from xmp._rules.limits import HANG, START, TOTAL, Overdue
 from xmp._rules.restarts import (
     CANNOT_HELP,
     FailedAttempt,
     RestartRules,
     fault_of,
+    may_mend,
     passes,
     rest,
 )
@@ -111,6 +115,46 @@ def test_every_kind_of_oserror_is_known_by_its_name() -> None:
     assert {each.__name__ for each in known if issubclass(each, (OSError, MemoryError))} <= {
         each.__name__ for each in known if passes(raised(each.__name__))
     }
+
+
+# --- whether another attempt may mend it at all ------------------------------------------------
+
+
+def ended(*failures: Failure, overdue: str = "", orphaned: bool = False) -> SimpleNamespace:
+    over = Overdue(overdue, SECOND, (0,)) if overdue else None
+    return SimpleNamespace(overdue=over, failures=failures, orphaned=orphaned)
+
+
+TIMEOUT, START_ERROR = xmp.ReplicaTimeout("too long"), xmp.StartError("no supervisor")
+RAISED, DIED = xmp.ReplicaRaised("raised"), xmp.ReplicaDied("died")
+MENDS = [
+    (TIMEOUT, ended(overdue=TOTAL), False),
+    (TIMEOUT, ended(overdue=START), True),
+    (TIMEOUT, ended(overdue=HANG), True),
+    (TIMEOUT, ended(), False),  # the launcher's own clock: the whole time, or no replica exists
+    (RAISED, ended(FIRST), True),
+    (RAISED, ended(FIRST, replace(FIRST, final=True)), True),  # the cause counts
+    (RAISED, ended(replace(FIRST, final=True)), False),  # what cannot be sent
+    (DIED, ended(died("SIGKILL", -9)), True),
+    (DIED, ended(died("SIGTERM", -15)), True),
+    (DIED, ended(died("SIGINT", -2)), False),
+    (DIED, ended(died(code=3, kind="exit")), True),
+    (DIED, ended(died(kind="interrupted")), False),
+    (START_ERROR, ended(orphaned=True), True),  # the supervisor is lost
+    (START_ERROR, ended(), False),
+]
+
+
+@pytest.mark.parametrize(("error", "known", "mends"), MENDS)
+def test_which_ends_another_attempt_may_mend(
+    error: xmp.XmpError, known: SimpleNamespace, mends: bool
+) -> None:
+    assert may_mend(error=error, known=known) is mends
+
+
+def test_failures_that_are_not_taken_in_yet_stand_for_the_others() -> None:
+    assert may_mend(ended(), RAISED, [FIRST])
+    assert not may_mend(ended(), RAISED, [replace(FIRST, final=True)])
 
 
 # --- from one attempt to the next --------------------------------------------------------------
