@@ -26,10 +26,10 @@ pytestmark = pytest.mark.failing
 
 def in_native_sleep(folder: str) -> None:
     """The GIL is held; a signal cuts a sleep short, and so there are many."""
-    sleep = ctypes.PyDLL(None).sleep
+    sleep = ctypes.PyDLL(None).usleep
     Path(folder, f"there-{xmp.rank()}").touch()
     while not Path(folder, "go").exists():
-        sleep(1)
+        sleep(100_000)
 
 
 def in_python(folder: str) -> None:
