@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.in_script import signals
 from tests.support.waiting import until
 from xmp._os import ports
 from xmp._words.types import PortNeed
@@ -29,7 +31,7 @@ def fn(rank):
         time.sleep(0.01)
 
 if __name__ == "__main__":
-    xmp.spawn(fn, nprocs=1, runtime="cpu", start_timeout=15)
+    xmp.spawn(fn, nprocs=1, runtime="cpu", start_timeout=60)
 """
 
 
@@ -90,7 +92,9 @@ def test_an_error_about_it_does_not_show_it(hosts: Hosts) -> None:
     assert second.returncode != 0
     assert "give all hosts the same XMP_JOB_SECRET" in text
     assert SECRET not in text
+    until(lambda: signal.SIGQUIT in signals(first.pid, "SigCgt"))  # it says what it waits for
+    first.send_signal(signal.SIGINT)
     text = first.communicate(timeout=40)[0]
-    assert first.returncode != 0
+    assert first.returncode == -signal.SIGINT
     assert "host 1 of 2 has not come" in text
     assert SECRET not in text
