@@ -7,8 +7,6 @@ import math
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +16,7 @@ import psutil
 import pytest
 
 import xmp
-from tests.support.launching import BEGIN, launch, never_returns
+from tests.support.launching import launch, never_returns
 from tests.support.stage import Script, Stage
 from tests.support.waiting import until
 from xmp._inside.frameworks.torch_dist import enter as join
@@ -376,36 +374,3 @@ def test_without_hang_timeout_a_heartbeat_is_nothing(method: str) -> None:
         return threading.active_count()
 
     assert max(launch(method, fn)) <= 1 + bool(os.environ.get("XMP_WITHOUT"))
-
-
-UNREAD = (
-    BEGIN
-    + """
-from xmp._processes.launcher import deadlines
-
-def fn(rank):
-    os.write(1, b"x" * 200_000)
-
-if __name__ == "__main__":
-    deadlines._TO_END = 1.0  # seconds
-    try:
-        start(fn, prefix=True, timeout=2, grace=0.1)
-    except xmp.ReplicaTimeout as error:
-        os.write(2, str(error).encode())
-"""
-)
-
-
-def test_unread_output_is_named_as_the_cause(tmp_path: Path) -> None:
-    """All replicas have ended; the supervisor has what they wrote, and no process reads it."""
-    (tmp_path / "unread.py").write_text(UNREAD)
-    command = [sys.executable, str(tmp_path / "unread.py"), "forkserver"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
-        assert process.stderr is not None
-        try:
-            said = process.stderr.read()
-        finally:
-            process.kill()
-    assert "timeout=2: all replicas have ended" in said, said
-    assert "nothing reads the launcher's standard output or error" in said

@@ -151,3 +151,36 @@ def test_a_file_that_takes_no_more_ends_no_replica(script: Script, tmp_path: Pat
     for rank in (0, 1):
         assert (tmp_path / "logs" / f"rank{rank}.stdout.log").stat().st_size == 150
         assert f"rank{rank}.stdout.log ends here: File too large" in done.err
+
+
+UNREAD = (
+    BEGIN
+    + """
+from xmp._processes.launcher import deadlines
+
+def fn(rank):
+    os.write(1, b"x" * 200_000)
+
+if __name__ == "__main__":
+    deadlines._TO_END = 1.0  # seconds
+    try:
+        start(fn, prefix=True, timeout=2, grace=0.1)
+    except xmp.ReplicaTimeout as error:
+        os.write(2, str(error).encode())
+"""
+)
+
+
+def test_unread_output_is_named_as_the_cause(tmp_path: Path) -> None:
+    """All replicas have ended; the supervisor has what they wrote, and no process reads it."""
+    (tmp_path / "unread.py").write_text(UNREAD)
+    command = [sys.executable, str(tmp_path / "unread.py"), "forkserver"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stderr is not None
+        try:
+            said = process.stderr.read()
+        finally:
+            process.kill()
+    assert "timeout=2: all replicas have ended" in said, said
+    assert "nothing reads the launcher's standard output or error" in said
