@@ -102,41 +102,6 @@ def test_a_carrier_process_is_killed(tmp_path: Path, index: int) -> None:
         assert not job.left()
 
 
-def test_a_cut_of_seven_seconds_ends_nothing(tmp_path: Path) -> None:
-    """TCP has waited longer and longer by then, and has to come again before the limit."""
-    with job_on_network(tmp_path, function="waits", how="raise", victim=3, after_go=True) as job:
-        job.start()
-        job.in_function()
-        job.hosts[1].cut()
-        time.sleep(7)  # the length of the cut is what is tested
-        job.hosts[1].plug()
-        time.sleep(5)  # a host that had lost the other would have ended by now
-        (tmp_path / "go").touch()
-        for error in job.errors():
-            assert (error["type"], error["rank"]) == ("ReplicaRaised", 3), error["text"]
-        assert not job.left()
-
-
-def test_a_host_0_that_stood_still_is_the_one_that_both_name(tmp_path: Path) -> None:
-    with job_on_network(tmp_path, function="waits") as job:
-        job.start()
-        job.in_function()
-        carrier = job.find(0, "carrier")
-        frozen = [pid for pid in job.hosts[0].pids() if pid != carrier]
-        for pid in (carrier, *frozen):
-            os.kill(pid, signal.SIGSTOP)
-        [other] = job.errors(1)
-        for pid in (carrier, *reversed(frozen)):
-            os.kill(pid, signal.SIGCONT)
-        job.resume(0)
-        [own] = job.errors(0)
-        for error in (own, other):
-            assert error["type"] == "HostLost", error["text"]
-            assert "host 0 (h0) " in error["text"] or "host 0 (h0)," in error["text"], error["text"]
-        assert "stood still for" in own["text"]
-        assert not job.left()
-
-
 # --- silence: all at the same time, since a test is little more than waiting ---
 
 CASES = [("cut", 2, 0), ("unplug", 2, 0), ("unplug", 2, 1), ("lose_power", 2, 0), ("cut", 3, 2)]
@@ -157,22 +122,76 @@ def silenced(folder: Path, case: Case) -> tuple[int, dict[int, dict[str, Any]], 
         return fault, dict(zip(speak, job.errors(*speak))), job.left()
 
 
+def cut_for_seven_seconds(folder: Path) -> tuple[list[dict[str, Any]], Any]:
+    """The errors of a replica that raises afterwards, and what is left."""
+    folder.mkdir()
+    with job_on_network(folder, function="waits", how="raise", victim=3, after_go=True) as job:
+        job.start()
+        job.in_function()
+        job.hosts[1].cut()
+        time.sleep(7)  # the length of the cut is what is tested
+        job.hosts[1].plug()
+        time.sleep(5)  # a host that had lost the other would have ended by now
+        (folder / "go").touch()
+        return job.errors(), job.left()
+
+
+def stood_still(folder: Path) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """The errors of host 0, which stood still, and of the other, and what is left."""
+    folder.mkdir()
+    with job_on_network(folder, function="waits") as job:
+        job.start()
+        job.in_function()
+        carrier = job.find(0, "carrier")
+        frozen = [pid for pid in job.hosts[0].pids() if pid != carrier]
+        for pid in (carrier, *frozen):
+            os.kill(pid, signal.SIGSTOP)
+        [other] = job.errors(1)
+        for pid in (carrier, *reversed(frozen)):
+            os.kill(pid, signal.SIGCONT)
+        job.resume(0)
+        [own] = job.errors(0)
+        return own, other, job.left()
+
+
 @pytest.fixture(scope="module")
 def silences(
     tmp_path_factory: pytest.TempPathFactory, nothing_left_by_module: None
-) -> Iterator[dict[Case, Future[Any]]]:
+) -> Iterator[dict[Any, Future[Any]]]:
     folder = tmp_path_factory.mktemp("silences")
-    with ThreadPoolExecutor(len(CASES)) as pool:
-        found = {
+    with ThreadPoolExecutor(len(CASES) + 2) as pool:
+        found: dict[Any, Future[Any]] = {
             case: pool.submit(silenced, folder / str(number), case)
             for number, case in enumerate(CASES)
         }
+        for act in (cut_for_seven_seconds, stood_still):
+            found[act] = pool.submit(act, folder / act.__name__)
         wait(found.values())  # what looks after each test for processes would reap those of these
         yield found
 
 
+def test_a_cut_of_seven_seconds_ends_nothing(silences: dict[Any, Future[Any]]) -> None:
+    """TCP has waited longer and longer by then, and has to come again before the limit."""
+    errors, left = silences[cut_for_seven_seconds].result()
+    assert len(errors) == 2
+    for error in errors:
+        assert (error["type"], error["rank"]) == ("ReplicaRaised", 3), error["text"]
+    assert not left
+
+
+def test_a_host_0_that_stood_still_is_the_one_that_both_name(
+    silences: dict[Any, Future[Any]],
+) -> None:
+    own, other, left = silences[stood_still].result()
+    for error in (own, other):
+        assert error["type"] == "HostLost", error["text"]
+        assert "host 0 (h0) " in error["text"] or "host 0 (h0)," in error["text"], error["text"]
+    assert "stood still for" in own["text"]
+    assert not left
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}-of-{case[1]}")
-def test_a_host_that_is_silent_is_lost(silences: dict[Case, Future[Any]], case: Case) -> None:
+def test_a_host_that_is_silent_is_lost(silences: dict[Any, Future[Any]], case: Case) -> None:
     """Every other host names it; the isolated host ends its own replicas, too."""
     fault, errors, left = silences[case].result()
     for host, error in errors.items():
