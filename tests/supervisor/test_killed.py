@@ -228,7 +228,7 @@ def test_what_a_replica_leaves_running_ends_with_the_launch(stage: Stage, method
     stage.gone()
 
 
-@pytest.mark.parametrize("end", ["return", "exit", "raise", "os._exit", "daemon"])
+@pytest.mark.parametrize("end", ["return", "raise", "os._exit", "daemon"])
 def test_launchers_that_end_without_join(stage: Stage, end: str) -> None:
     """As with multiprocessing: a normal end waits for what is no daemon; another takes it along."""
     source = (
@@ -247,9 +247,7 @@ def test_launchers_that_end_without_join(stage: Stage, end: str) -> None:
             time.sleep(0.005)
         if end not in ("daemon", "os._exit"):
             open("release", "w").close()
-        if end == "exit":
-            sys.exit(0)
-        elif end == "raise":
+        if end == "raise":
             raise ValueError("any")
         elif end == "os._exit":
             os._exit(0)
