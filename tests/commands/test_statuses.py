@@ -54,7 +54,7 @@ def test_a_time_limit_has_the_status_of_timeout() -> None:
     ("code", "status"),
     [
         (None, 0), (0, 0), (False, 0), (3, 3), (255, 255), ("no data", 1), (256, 255), (-1, 255),
-        (2**70, 255), (-(2**70), 255),
+        (2**70, 255), (-(2**70), 255), (2**32, 255),
     ],
 )  # fmt: skip
 def test_sys_exit_in_one_replica_and_in_this_process(code: object, status: int) -> None:

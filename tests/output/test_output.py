@@ -15,6 +15,8 @@ from tests.support.launching import BEGIN, failure, launch
 from tests.support.stage import Script
 from tests.support.terminal import on_a_terminal
 from tests.support.waiting import until
+from xmp._calls.options import output_of
+from xmp._words.types import Output, ReplicaPlan
 
 pytestmark = pytest.mark.failing
 
@@ -74,18 +76,27 @@ def test_a_prefix_of_ones_own(capfd: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
 
 
+SHOWN: list[tuple[Any, list[int]]] = [
+    ("0", [0]),
+    ("all", [0, 1, 2]),
+    ([0, 2], [0, 2]),
+    ("none", []),
+    ("0,1-2", [0, 1, 2]),
+    (1, [1]),
+    (None, [0, 1, 2]),
+]
+
+
 @pytest.mark.first_pass
-@pytest.mark.parametrize(
-    ("show", "ranks"),
-    [
-        ("0", [0]),
-        ("all", [0, 1, 2]),
-        ([0, 2], [0, 2]),
-        ("none", []),
-        ("0,1-2", [0, 1, 2]),
-        (1, [1]),
-    ],
-)
+@pytest.mark.parametrize(("show", "ranks"), SHOWN)
+def test_which_ranks_an_option_names(show: Any, ranks: list[int]) -> None:
+    output = output_of(show=show) or Output()
+    plans = [ReplicaPlan(rank, rank, 1) for rank in range(3)]
+    assert [plan.rank for plan in plans if output.shows(plan)] == ranks
+
+
+@pytest.mark.first_pass
+@pytest.mark.parametrize(("show", "ranks"), [([0, 2], [0, 2]), ("none", [])])
 def test_which_ranks_are_shown(
     show: Any, ranks: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,7 +255,6 @@ def test_without_colours_where_they_are_not_wanted(env: dict[str, str], tmp_path
 
 @pytest.mark.first_pass
 def test_replicas_of_one_process_speak_together(tmp_path: Path) -> None:
-    from xmp._words.types import Output, ReplicaPlan
 
     both = ReplicaPlan(2, 2, 1, thread_replicas=(ReplicaPlan(3, 3, 1),))
     output = Output(log_dir="/logs", prefix="[{rank}|{local_rank}] ", show=(3,))

@@ -25,9 +25,8 @@ def exits(rank: int, code: Any) -> None:
         sys.exit(code)
 
 
-@pytest.mark.parametrize(
-    ("code", "status"), [(3, 3), (2**70, 255), (-(2**70), 255), (256, 255), (2**32, 255), (-1, 255)]
-)
+# Which code becomes which status: commands/test_statuses.py.
+@pytest.mark.parametrize(("code", "status"), [(3, 3), (-(2**70), 255)])
 def test_sys_exit_with_a_number_is_a_failure_that_names_it(code: int, status: int) -> None:
     error = failure("forkserver", exits, code)
     first = str(error).partition("\n")[0]
