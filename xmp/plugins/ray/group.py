@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from xmp._hosts.engines.missing import Missing
 from xmp._hosts.engines.ping import all_answer
 from xmp._hosts.engines.pool import Pool, new_job
+from xmp._hosts.engines.program_path import program_path
 from xmp._hosts.engines.protocol import HostFound
+from xmp._hosts.engines.waiting import Later, Limit
 from xmp._os import signals
 from xmp._processes.messages.connection import Closed, prepared
 from xmp._processes.messages.hosts import Describe, Described, Prepare
@@ -34,8 +36,6 @@ from .sent_files import SentFiles
 from .session import end_before_ray, outlives_its_task, session
 from .silent_hosts import SilentHosts
 from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
-from .surroundings import program_path
-from .waiting import Later, Limit
 
 if TYPE_CHECKING:
     from xmp._words.types import HostFacts, JobPlan

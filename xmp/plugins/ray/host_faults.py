@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmp._hosts.engines.missing import Missing
+from xmp._hosts.engines.program_path import is_packages
 from xmp._words.errors import PlanError
 
 from .actor import minor
-from .surroundings import is_packages
 
 __all__ = ["advice", "failed_host", "first_line", "own_versions", "refuse_versions"]
 

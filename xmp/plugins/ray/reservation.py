@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xmp._hosts.engines.waiting import Later, Limit
 from xmp._os import log, signals
 from xmp._processes.launcher.launch_registry import reap_finished
 from xmp._words.errors import PlanError, StartError
@@ -26,7 +27,6 @@ from .answers import Connected
 from .cluster import ClusterHost, hosts_of
 from .placement import Nodes, Wanted, has
 from .shortage import may_grow
-from .waiting import Later, Limit
 
 __all__ = ["Reservation"]
 
@@ -185,7 +185,7 @@ class Reservation:
         self._connected.check()
         reap_finished()  # jobs that have ended, and were not joined yet, give their hosts back
         if not self.limit.left:
-            raise self.limit.error(self._failure())
+            raise self.limit.error(self._failure(), "XMP-H07")
         if self._where:
             return
         if now - self._checked > _CHECK:

@@ -9,27 +9,17 @@ cluster as another driver. The address is the driver's
 
 from __future__ import annotations
 
-import itertools
 import os
-import re
 import sys
-import sysconfig
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from xmp._hosts.engines.environment import without_launchers
+from xmp._hosts.engines.program_path import ProgramPath, path_here
 from xmp._os import probe
 
-__all__ = [
-    "ProgramPath",
-    "for_agent",
-    "is_packages",
-    "is_rays",
-    "path",
-    "program_path",
-    "without_rays",
-]
+__all__ = ["for_agent", "is_rays", "path", "without_rays"]
 
 _SET_BY_RAY = ("RAY_", "TPU_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT", "SPT_NOENV")
 """Ray 2.60 sets OMP_NUM_THREADS, PYTHONBREAKPOINT and SPT_NOENV (_private/worker.py, setproctitle)
@@ -92,34 +82,6 @@ def _runtime_env() -> Mapping[str, Any]:
 
 # --- sys.path ----------------------------------------------------------------------------------
 
-_PACKAGES = re.compile(r"/(site|dist)-packages(/|$)|/python\d+\.zip$")
-
-
-class ProgramPath(NamedTuple):
-    """The folders of a driver's ``sys.path`` that may have the user's own modules."""
-
-    first: list[str]
-    """Those before Python's own: of the script, of PYTHONPATH, and what the program inserted."""
-    last: list[str]
-    folder: str
-    """The working folder, "" where it has been removed."""
-
-
-def program_path() -> ProgramPath:
-    """Of this process. Not Python's own folders and no packages: hosts have theirs."""
-    own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
-    try:
-        folder = os.getcwd()
-    except OSError:
-        folder = ""
-    entries = [os.path.join(folder, each) for each in sys.path]
-    begin = next((i for i, each in enumerate(entries) if each.startswith(own)), len(entries))
-
-    def users(part: list[str]) -> list[str]:
-        return [each for each in part if not each.startswith(own) and not is_packages(each)]
-
-    return ProgramPath(users(entries[:begin]), users(entries[begin:]), folder)
-
 
 def path(driver: ProgramPath) -> list[str]:
     """``sys.path`` of replicas here: the driver's folders that exist here, and this process's.
@@ -128,12 +90,8 @@ def path(driver: ProgramPath) -> list[str]:
     _private/worker.py): only the first is in the path of a script, and none of them may hide what
     a ``working_dir`` brings.
     """
-    added = {*driver.first, *driver.last, driver.folder}
-    kept = {*os.environ.get("PYTHONPATH", "").split(os.pathsep)}
-    own = [p for p in sys.path if not is_rays(p) and (p not in added or p in kept)]
-    first, last = ([p for p in part if os.path.isdir(p)] for part in driver[:2])
-    parts = (own, first, last) if _runtime_env().get("working_dir") else (first, own, last)
-    return list(dict.fromkeys(itertools.chain(*parts)))
+    own = [each for each in sys.path if not is_rays(each)]
+    return path_here(driver, own, own_first=bool(_runtime_env().get("working_dir")))
 
 
 def is_rays(path: str) -> bool:
@@ -145,8 +103,3 @@ def is_rays(path: str) -> bool:
 
     folder = os.path.realpath(os.path.dirname(str(ray.__file__)))
     return os.path.realpath(path).startswith(folder + os.sep)
-
-
-def is_packages(folder: str) -> bool:
-    """Whether pip installs packages into it."""
-    return bool(_PACKAGES.search(folder))

@@ -32,15 +32,15 @@ class Limit(NamedTuple):
         """Seconds, 0 or more."""
         return max(0.0, self.ends - time.monotonic())
 
-    def error(self, text: str) -> XmpError:
-        """What is raised at its end."""
+    def error(self, text: str, code: str) -> XmpError:
+        """Return what is raised at its end; ``code`` is the engine's."""
         if self.name == "timeout":
             return ReplicaTimeout(text, code="XMP-T01")
-        return StartError(text, code="XMP-H07")
+        return StartError(text, code=code)
 
 
 def limit_of(limits: Limits | None, begun: float) -> Limit:
-    """The limit for hosts of a launch that was called at ``begun``."""
+    """Return the limit for hosts of a launch that was called at ``begun``."""
     start, total = (limits.start, limits.total) if limits is not None else (None, None)
     seconds = _START if start is None else start / 1e9
     found = Limit("start_timeout", seconds, begun + seconds)
@@ -71,7 +71,7 @@ class Later:
             self._timer.start()
 
     def stop(self) -> None:
-        """Another launch begins, or there is nothing to give back."""
+        """Call nothing: another launch begins, or there is nothing to give back."""
         with self._lock:
             timer, self._timer = self._timer, None
             if timer is not None:
