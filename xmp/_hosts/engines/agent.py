@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,8 +29,14 @@ from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.hosts import (
     Describe,
     Described,
+    FilePart,
+    FilePartRead,
+    FileSizes,
+    FilesSized,
+    FindPath,
     HostCame,
     HostOver,
+    PathFound,
     Ping,
     Pong,
     PortsHeld,
@@ -43,7 +50,9 @@ from xmp._processes.system.environment_changes import replace_environment
 from xmp._words.errors import XmpError
 from xmp._words.types import Observer
 
+from . import files
 from .meeting_port import at_port, held_port, holding
+from .program_path import ProgramPath, path_here
 
 if TYPE_CHECKING:
     from xmp._processes import Call, Launch
@@ -52,6 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _ENDINGS = (Interrupt, Stop, Kill)
+_QUESTIONS = (Describe, FindPath, FileSizes, FilePart, Ping)
 _ENTRY_WAIT = 0.25
 """Seconds for a launch to begin whose replicas may have reached the function already."""
 
@@ -74,13 +84,27 @@ def main(descriptor: int, lifeline: int) -> None:
             elif isinstance(message, Prepare):
                 with contextlib.suppress(XmpError):  # the launch says so
                     host.warm_up(message.packages)
-            elif isinstance(message, Describe):
-                channel.send(Described(host.host_facts(), os.getpid()))
-            elif isinstance(message, Ping):
-                channel.send(Pong())
+            elif isinstance(message, _QUESTIONS):
+                channel.send(_answer(message, own[1]))
             # Anything else came too late for the launch before.
     except Closed:
         return
+
+
+def _answer(message: Message, path: list[str]) -> Message:
+    """Answer a question between two launches; ``path``: the agent's own ``sys.path``."""
+    if isinstance(message, Describe):
+        return Described(host.host_facts(), os.getpid())
+    if isinstance(message, FindPath):
+        return PathFound(path_here(ProgramPath(*message), path))
+    if isinstance(message, FileSizes):
+        return FilesSized(files.sizes(message.paths))
+    if isinstance(message, FilePart):
+        try:
+            return FilePartRead(files.part(*message), "")
+        except OSError as error:
+            return FilePartRead(b"", error.strerror or str(error))
+    return Pong(time.monotonic_ns())
 
 
 class HostAgent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xmp._processes.messages import launch as messages
-from xmp._processes.messages.hosts import HostCame, HostOver, PortsHeld
+from xmp._processes.messages.hosts import HostCame, HostOver, HostStopped, PortsHeld
 
 if TYPE_CHECKING:
     from xmp._processes.messages.catalog import Message
@@ -17,7 +17,7 @@ __all__ = ["Host"]
 
 _FOR_THE_AGENT = (
     messages.CannotMake, messages.FailedFirst, messages.UnsafeToFork, messages.AtBreakpoint,
-    messages.DebuggerLeft, messages.StepReached, messages.ProgressMade,
+    messages.DebuggerLeft, messages.StepReached, messages.ProgressMade, HostStopped,
 )  # fmt: skip
 """Reports of a supervisor on which the agent acts, as the launcher of its host."""
 

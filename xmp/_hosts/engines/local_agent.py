@@ -25,6 +25,9 @@ _END_WAIT = 5.0
 class LocalAgent(OverConnection):
     """An agent, this process's child, and one end of a pair of sockets that it has inherited."""
 
+    module = "xmp._hosts.engines.agent"
+    """What the child runs."""
+
     def __init__(self, index: int, address: str, env: Mapping[str, str]) -> None:
         """Start the process. Raise OSError if it cannot be started."""
         self.index, self.name, self.address = index, address, address
@@ -36,7 +39,7 @@ class LocalAgent(OverConnection):
         watched, lifeline = os.pipe()
         self._lifeline = Held(lifeline)
         numbers = theirs.fileno(), watched
-        command = interpreter.fresh_interpreter("xmp._hosts.engines.agent", "main", *numbers)
+        command = interpreter.fresh_interpreter(self.module, "main", *numbers)
         streams = stdio.standard_streams()  # this process may have closed its own
         try:
             self._process = subprocess.Popen(
@@ -60,6 +63,10 @@ class LocalAgent(OverConnection):
         finally:
             for descriptor in streams:
                 os.close(descriptor)
+
+    def detach(self) -> int:
+        """Give the socket to the caller, who alone may use it from now on."""
+        return self._connection.detach()
 
     def kill(self) -> None:
         if self._process.poll() is None:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from xmp._processes.report.out_of_memory import OomFinding
 
 __all__ = [
-    "Describe", "Described", "HostCame", "HostOrder", "HostOver", "Ping", "Pong", "PortsHeld",
-    "Prepare", "StartHost",
+    "Describe", "Described", "FilePart", "FilePartRead", "FileSizes", "FilesSized", "FindPath",
+    "HostCame", "HostGone", "HostOrder", "HostOver", "HostReached", "HostStopped", "PathFound",
+    "Ping", "Pong", "PortsHeld", "Prepare", "StartHost",
 ]  # fmt: skip
 
 
@@ -57,6 +58,28 @@ class Ping(NamedTuple):
     """Answer ``Pong``; sent to an agent that waits for a launch."""
 
 
+class FindPath(NamedTuple):
+    """Answer ``PathFound``; the fields are those of ``ProgramPath`` in the driver."""
+
+    first: list[str]
+    last: list[str]
+    folder: str
+
+
+class FileSizes(NamedTuple):
+    """Answer ``FilesSized``."""
+
+    paths: list[str]
+
+
+class FilePart(NamedTuple):
+    """Answer ``FilePartRead``."""
+
+    path: str
+    start: int
+    size: int
+
+
 class Prepare(NamedTuple):
     """Start a template that imports these packages: a launch follows."""
 
@@ -89,6 +112,28 @@ class Described(NamedTuple):
 class Pong(NamedTuple):
     """The agent lives and waits for a launch."""
 
+    at: int
+    """Its host's monotonic clock: nanoseconds."""
+
+
+class PathFound(NamedTuple):
+    """``sys.path`` of replicas on this host."""
+
+    path: list[str]
+
+
+class FilesSized(NamedTuple):
+    """Bytes of each file; 0 for what is no regular file, -1 for what is not there."""
+
+    sizes: list[int]
+
+
+class FilePartRead(NamedTuple):
+    """A part of a file, shorter at its end; ``error`` says why it cannot be read."""
+
+    data: bytes
+    error: str
+
 
 class PortsHeld(NamedTuple):
     """Host 0 holds the ports of the launch; ``port`` is the first of them."""
@@ -114,3 +159,24 @@ class HostOver(NamedTuple):
     """A description of processes of the launch that still exist nevertheless."""
     memory: OomFinding | None = None
     """The finding of whether the kernel has killed processes of the host for lack of memory."""
+
+
+# --- the process that holds the stream to a host -> driver --------------------------------------
+
+
+class HostReached(NamedTuple):
+    """The host has answered. ``facts``: what it has, as JSON."""
+
+    facts: str
+
+
+class HostStopped(NamedTuple):
+    """A signal has stopped the agent of the host, or it goes on."""
+
+    stopped: bool
+
+
+class HostGone(NamedTuple):
+    """Nothing more comes from the host; why."""
+
+    text: str

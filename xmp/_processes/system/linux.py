@@ -35,9 +35,10 @@ from . import linux
 
 __all__ = [
     "LONGEST_WAIT", "arm", "close_range", "continue_on_hang_up", "die_with_parent", "fork",
-    "fork_quietly", "has_fixed_size", "has_memory_files", "kill_on_hang_up", "kills_on_hang_up",
-    "look_after", "memory_file", "names_senders", "open_pidfd", "preferred_victims", "ready",
-    "reopened", "seal", "seal_size", "seals_of", "set_name", "set_owner", "subreaper", "tidy_heap",
+    "fork_quietly", "has_fixed_size", "has_memory_files", "kill_on_hang_up", "killed_with_parent",
+    "kills_on_hang_up", "look_after", "memory_file", "names_senders", "open_pidfd",
+    "preferred_victims", "ready", "reopened", "seal", "seal_size", "seals_of", "set_name",
+    "set_owner", "subreaper", "tidy_heap",
 ]  # fmt: skip
 
 LONGEST_WAIT = 1e6
@@ -123,10 +124,9 @@ def die_with_parent(parent: int, pipe: int, lifeline: int) -> bool:
     ``lifeline`` is the number for our end of the pipe. Exit now if the parent has already ended.
     Return False if the kernel cannot watch the pipe.
     """
-    if _has("pdeathsig"):
-        # The signal comes when the *thread* that forked us ends, so parents are single-threaded:
-        # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
-        _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    # The signal comes when the *thread* that forked us ends, so parents are single-threaded:
+    # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+    killed_with_parent()
     try:  # opened again, so that its owner and flags are ours alone
         own = reopened(pipe, os.O_RDONLY)
     except OSError:
@@ -137,6 +137,12 @@ def die_with_parent(parent: int, pipe: int, lifeline: int) -> bool:
     if os.getppid() != parent:
         os._exit(1)
     return armed
+
+
+def killed_with_parent() -> None:
+    """Let the kernel SIGKILL us, stopped or not, when the *thread* that forked us ends."""
+    if _has("pdeathsig"):
+        _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def set_name(name: str) -> None:
