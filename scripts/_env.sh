@@ -121,33 +121,38 @@ for requirement in map(Requirement, sum(lists, project["dependencies"])):
 PY
 }
 
-# unpack_slurm DIR: Slurm, munge and the libraries that this system lacks, into DIR/unpacked, unless
-# they are there. Nothing is installed. The lists of packages are brought up to date in DIR too: a
-# system without any, or with old ones, finds none of the files.
-unpack_slurm() {
+# unpack DIR PACKAGE...: packages of Debian, and those that they need and this system lacks, into
+# DIR/unpacked, unless they are there. Nothing is installed. The lists of packages are brought up to
+# date in DIR too: a system without any, or with old ones, finds none of the files.
+unpack() {
     if [ -e "$1/complete" ]; then
         return
     fi
-    command -v apt-get >/dev/null || die "Slurm is unpacked from packages of Debian or Ubuntu"
-    say "unpacking Slurm into $1"
-    rm -rf "$1"
-    mkdir -p "$1/packages/partial" "$1/lists/partial" "$1/unpacked"
-    download_slurm "$PWD/$1" >"$1/log" 2>&1 || {
-        cat "$1/log" >&2
-        die "could not download Slurm's packages"
+    dir=$1
+    shift
+    command -v apt-get >/dev/null || die "$* is unpacked from packages of Debian or Ubuntu"
+    say "unpacking into $dir: $*"
+    rm -rf "$dir"
+    mkdir -p "$dir/packages/partial" "$dir/lists/partial" "$dir/unpacked"
+    download "$PWD/$dir" "$@" >"$dir/log" 2>&1 || {
+        cat "$dir/log" >&2
+        die "could not download the packages of $*"
     }
-    for package in "$1"/packages/*.deb; do
-        dpkg -x "$package" "$1/unpacked"
+    for package in "$dir"/packages/*.deb; do
+        dpkg -x "$package" "$dir/unpacked"
     done
-    rm -r "$1/lists"
-    touch "$1/complete"
+    rm -r "$dir/lists"
+    touch "$dir/complete"
 }
 
-# download_slurm DIR: with --reinstall also what is installed already is downloaded.
-download_slurm() {
-    set -- -q -y -o "Dir::Cache::archives=$1/packages" -o "Dir::State::lists=$1/lists" \
-        -o "Dir::Cache::pkgcache=" -o "Dir::Cache::srcpkgcache=" -o APT::Sandbox::User=root
-    apt-get "$@" update &&
-        apt-get "$@" -o Debug::NoLocking=1 install --download-only --reinstall \
-            --no-install-recommends slurmctld slurmd slurm-client munge
+# download DIR PACKAGE...: with --reinstall also what is installed already is downloaded.
+download() {
+    to=$1
+    shift
+    apt() {
+        apt-get -q -y -o "Dir::Cache::archives=$to/packages" -o "Dir::State::lists=$to/lists" \
+            -o "Dir::Cache::pkgcache=" -o "Dir::Cache::srcpkgcache=" -o APT::Sandbox::User=root "$@"
+    }
+    apt update && apt -o Debug::NoLocking=1 install --download-only --reinstall \
+        --no-install-recommends "$@"
 }

@@ -33,6 +33,8 @@ ROWS = {
         "paddle": "xmp.plugins.paddle.runtime:Paddle",
     },
     "engines": {
+        "ssh": "xmp._hosts.engines.ssh:engine",
+        "slurm": "xmp._hosts.engines.slurm:engine",
         "ray": "xmp.plugins.ray.engine:engine",
         "local": "xmp._hosts.engines.local:engine",
     },

@@ -103,11 +103,15 @@ def test_output_comes_live_and_ctrl_c_ends_all(stage: Stage) -> None:
 
 
 REFUSED: list[tuple[list[str], str]] = [
-    (["--runtime-env", "{}"], "--runtime-env without --engine ray"),
+    (["--runtime-env", "{}"], "--runtime-env without --engine"),
     (["--engine", "local", "--hosts", "2", "--runtime-env", '{"pip": []}'], "runtime_env"),
     (["--engine", "ray", "--hosts", "2", "--runtime-env", "{"], "no JSON that can be read"),
     (["--engine", "ray", "--hosts", "2", "--runtime-env", "/no/such"], "give JSON, or the path"),
     (["--hosts", "2"], "--hosts 2: give --engine too"),
+    (["--cwd", "/x", "--python", "p"], "--python, --cwd without --engine"),
+    (["--engine", "local", "--hosts", "2", "--cwd", "/x"], "only 'ssh' and 'slurm' take it"),
+    (["--engine", "ssh", "--hosts", "2"], "names of hosts"),
+    (["--engine", "ssh", "--hosts", "a,a"], "a stands there more than once"),
     (["--engine", "local"], "engine='local' without hosts="),
     (["--gather-logs", "--log-dir", "x"], "--gather-logs without --engine"),
     (["--engine", "local", "--hosts", "2", "--gather-logs"], "--gather-logs without --log-dir"),

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from ray_judge import misses
-from ray_kinds import KINDS, RayRound
+from ray_kinds import RayRound
 from ray_left import Left
 
-from tests.support.ray_hosts import RayCluster, RayDriver, cluster_on_network
+from tests.support.driven_hosts import DrivenHosts, Driver
+from tests.support.ray_hosts import RayCluster, cluster_on_network
 from tests.support.stage import slowness
 from tests.support.waiting import until
 
-__all__ = ["RayOutcome", "Rounds", "rounds_on_ray", "times"]
+__all__ = ["RayOutcome", "Round", "Rounds", "rounds_on_ray", "times"]
 
 _FUNCTIONS = {"any": "waits", "first": "waits", "allreduce": "sums", "end": "late", "rest": "sums"}
 _PROCESSES = {"agent-killed": "xmp-agent", "supervisor-killed": "xmp-supervisor",
@@ -68,7 +69,7 @@ class Rounds:
 
     def play(self, round: RayRound) -> RayOutcome:
         """Play a round; the cluster is whole before it."""
-        one = _Round(self._cluster, self._left, round)
+        one = Round(self._cluster, self._left, round)
         try:
             if self._broken:
                 self._cluster.stop(0)
@@ -90,10 +91,12 @@ class Rounds:
         return RayOutcome(round, one.found, one.took, one.again)
 
 
-class _Round:
-    def __init__(self, cluster: RayCluster, left: Left, round: RayRound) -> None:
+class Round:
+    """One round, from its fault to the next launch."""
+
+    def __init__(self, cluster: DrivenHosts, left: Left | None, round: RayRound) -> None:
         self.cluster, self.left, self.round = cluster, left, round
-        self._drivers: list[RayDriver] = []
+        self._drivers: list[Driver] = []
         self.found: list[str] = []
         self.took: float | None = None
         self.again: float | None = None
@@ -114,7 +117,7 @@ class _Round:
         self._mend()
         self._next(driver)
 
-    def _driver(self) -> RayDriver:
+    def _driver(self) -> Driver:
         self._drivers.append(self.cluster.driver(self.round.driver))
         return self._drivers[-1]
 
@@ -139,7 +142,7 @@ class _Round:
 
     # --- the fault ---------------------------------------------------------------------------
 
-    def _happens(self, driver: RayDriver) -> int:
+    def _happens(self, driver: Driver) -> int:
         """Have it happen at its moment; when that was, in monotonic nanoseconds."""
         round = self.round
         if round.moment == "rest":
@@ -164,7 +167,7 @@ class _Round:
             driver.in_function()
         return driver.fault() if own else self._attack(driver)
 
-    def _attack(self, driver: RayDriver) -> int:
+    def _attack(self, driver: Driver) -> int:
         """Do it, from outside; when."""
         round, cluster = self.round, self.cluster
         if round.kind == "cut":
@@ -174,7 +177,8 @@ class _Round:
         if round.kind in _SIGNALS:
             pid, number = driver.pid, _SIGNALS[round.kind]
         else:
-            pid, number = self._victim(), signal.SIGKILL
+            pid = self._victim()
+            number = signal.SIGSTOP if round.kind.endswith("-stopped") else signal.SIGKILL
         at = time.monotonic_ns()
         os.kill(pid, number)
         return at
@@ -182,6 +186,7 @@ class _Round:
     def _victim(self) -> int:
         """The process that is killed."""
         if self.round.kind == "actor-killed":
+            assert isinstance(self.cluster, RayCluster)
             return self.cluster.actor(self.round.host)
         if self.round.kind == "supervisor-killed" and self.round.moment == "end":
             last = f"xmp-replica-{self.round.victim}"
@@ -191,7 +196,7 @@ class _Round:
 
     # --- what is said ------------------------------------------------------------------------
 
-    def _said(self, driver: RayDriver) -> dict[str, Any]:
+    def _said(self, driver: Driver) -> dict[str, Any]:
         """What the driver says, or how it ended, and when; nothing between two launches."""
         if self.round.gone:
             code = driver.process.wait(60)
@@ -213,6 +218,8 @@ class _Round:
 
     def _mend(self) -> None:
         """Put the cluster together again; what is on it now was there before the next launch."""
+        assert isinstance(self.cluster, RayCluster)
+        assert self.left is not None
         if self.round.kind == "cut":
             self.cluster.hosts[self.round.host].plug()
             self.cluster.stop(self.round.host)  # Ray takes a minute to see that it was away
@@ -220,7 +227,7 @@ class _Round:
             self.cluster.make_whole(0, 1)
             self.left.renewed(self.round.host)
 
-    def _next(self, driver: RayDriver) -> None:
+    def _next(self, driver: Driver) -> None:
         """The next launch, of the same program where it still runs."""
         if self.round.kind == "ctrl-c" and (code := driver.process.wait(30)) != _INTERRUPTED:
             self.found.append(f"the driver ended with {code} after Ctrl-C")
@@ -236,7 +243,7 @@ class _Round:
 
 def times(outcomes: list[RayOutcome]) -> Iterator[str]:
     """A line for each kind of fault: how often it was drawn, and how long it took."""
-    for kind in KINDS:
+    for kind in dict.fromkeys(each.round.fault for each in outcomes):
         those = [each for each in outcomes if each.round.kind == kind.name]
         right = sum(not each.misses for each in those)
         took = sorted(each.took for each in those if each.took is not None)

@@ -65,6 +65,9 @@ def test_keywords_for_type_checkers_are_those_of_the_table() -> None:
 @pytest.mark.parametrize("row", OPTIONS, ids=lambda row: row.name)
 def test_each_option_goes_into_a_field(row: Option) -> None:
     group, _, field = row.into.partition(".")
+    if group == "prepared":  # an engine's own: its names are those of the rows
+        assert field == row.name
+        return
     fields = dataclasses.fields(GROUPS[group]) if field else dataclasses.fields(Asked)
     assert (field or group) in {each.name for each in fields}
     assert sum(each.into == row.into for each in OPTIONS) == 1

@@ -49,6 +49,8 @@ RUN_BY = {
     "docs/guide/local-hosts.md": "tests/engines/test_local_hosts_page.py",
     "docs/guide/placed-hosts.md": "tests/launcher/test_placed_hosts_page.py",
     "docs/guide/ray.md": "tests/ray/test_coming_from_ray.py",
+    'docs/guide/ssh.md: engine="slurm"': "tests/slurm/test_slurm_engine.py",
+    "docs/guide/ssh.md": "tests/ssh/test_ssh_page.py",
     "docs/guide/testing.md": "tests/testing/test_testing_page.py",
     "docs/guide/watch.md: def export(": "tests/launcher/test_watch_page.py",
     "docs/guide/first-launch.md: load_digits": "tests/project/test_scripts.py",

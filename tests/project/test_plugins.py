@@ -302,10 +302,12 @@ def test_an_engine_of_another_distribution_ends_with_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called: list[object] = []
-    acme = SimpleNamespace(checked=int, shutdown=lambda: called.append("shutdown"))
+    acme = SimpleNamespace(
+        options=(), checked=int, shutdown=lambda: called.append("shutdown")
+    )  # fmt: skip
     entry = SimpleNamespace(load=lambda: acme)
     monkeypatch.setattr(_registry, "foreign", lambda group: {"acme": entry})
     monkeypatch.setattr(engines, "_theirs", {})
-    assert engines.checked("2", "acme") == (acme, 2)
+    assert engines.checked("2", "acme", {}) == (acme, 2)
     engines.shutdown()
     assert called == ["shutdown"]

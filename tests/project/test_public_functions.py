@@ -12,6 +12,7 @@ import pytest
 
 import xmp
 from tests.support.stage import PACKAGE
+from xmp._calls.options import ENGINE
 
 
 def fn(rank: int) -> int:
@@ -74,8 +75,9 @@ def test_the_signatures_are_visible() -> None:
     assert kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
     assert "nprocs" in inspect.signature(xmp.start_processes).parameters
     launch = dict(inspect.signature(xmp.launch).parameters)
-    over_hosts = ("hosts", "engine", "runtime_env", "gather_logs")
-    assert [launch.pop(name).default for name in over_hosts] == [None, None, None, False]
+    over_hosts = [row.name for row in ENGINE]
+    defaults = [row.default for row in ENGINE]
+    assert [launch.pop(name).default for name in over_hosts] == defaults
     assert launch == spawn
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.driven_hosts import GRACE, Driver
 from tests.support.in_script import is_alive
-from tests.support.ray_hosts import GRACE, RayCluster, RayDriver, cluster_on_network
+from tests.support.ray_hosts import RayCluster, cluster_on_network
 from tests.support.stage import slowness
 from tests.support.waiting import until
 
@@ -47,21 +48,21 @@ def nothing_left(clean_environment: None) -> None:
     """What is left of launches is looked for on the hosts; Ray's own processes stay there."""
 
 
-def waiting(cluster: RayCluster, function: str = "waits", **do: Any) -> RayDriver:
+def waiting(cluster: RayCluster, function: str = "waits", **do: Any) -> Driver:
     driver = cluster.driver()
     driver.launch(function, **do)
     driver.in_function()
     return driver
 
 
-def one_world(driver: RayDriver, function: str, runtime: str) -> None:
+def one_world(driver: Driver, function: str, runtime: str) -> None:
     driver.launch(function, runtime=runtime)
     assert [[rank, size, total] for rank, _, size, total in driver.results()] == [
         [rank, 4, 6.0] for rank in range(4)
     ]
 
 
-def names_the_replica(driver: RayDriver, victim: int, how: str, words: str) -> None:
+def names_the_replica(driver: Driver, victim: int, how: str, words: str) -> None:
     driver.launch("waits", how=how, victim=victim)
     error = driver.error()
     in_time(error["at"], driver.fault(), REPLICA, error["text"])

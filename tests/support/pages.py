@@ -27,9 +27,9 @@ __all__ = ["FOLDER", "INDEX", "Page", "pages", "same_lines"]
 
 FOLDER = ROOT / "docs" / "coming-from"
 INDEX = FOLDER.with_suffix(".md")
-LANES = {"torch_xla": "xla", "paddle": "paddle", "ray": "ray", "megengine": ""}
+LANES = {"torch_xla": "xla", "paddle": "paddle", "ray": "ray", "megengine": "", "torchrunx": ""}
 """The lane of a program that imports a package; "" is none: MegEngine 1.13 has wheels for Python
-3.6 to 3.10, of 900 MB, and its launcher refuses CPUs."""
+3.6 to 3.10, of 900 MB, and its launcher refuses CPUs; torchrunx is in the bench's environment."""
 COMMANDS = {
     "python": [sys.executable],
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],

@@ -23,13 +23,26 @@ if TYPE_CHECKING:
     from .options import Asked
     from .spawn import SpawnOptions
 
+    class EngineOptions(SpawnOptions, total=False):
+        """Options beside those of ``spawn``, for hosts of an engine."""
+
+        hosts: Hosts | None
+        runtime_env: Mapping[str, Any] | None
+        python: str | None
+        cwd: str | os.PathLike[str] | None
+        copy_env: str | Sequence[str] | None
+        ssh_options: str | Sequence[str] | None
+        gather_logs: bool
+
+
 __all__ = ["as_rank", "launch"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Hosts = int | str | Sequence[str]
-"""A number of hosts; with "ray" also a slice such as "v6e:4x4", or the ids of Ray's nodes."""
-EngineName = Literal["ray", "local"] | str
+"""Names of hosts for "ssh" and "slurm", a number of hosts for the others; with "ray" also a slice
+such as "v6e:4x4", or the ids of Ray's nodes."""
+EngineName = Literal["ssh", "slurm", "ray", "local"] | str
 
 
 @overload
@@ -78,11 +91,8 @@ def launch(
     daemon: bool = ...,
     start_method: StartMethod | None = ...,
     *,
-    hosts: Hosts,
     engine: EngineName,
-    runtime_env: Mapping[str, Any] | None = ...,
-    gather_logs: bool = ...,
-    **options: Unpack[SpawnOptions],
+    **options: Unpack[EngineOptions],
 ) -> Results[R]: ...
 
 
@@ -95,11 +105,8 @@ def launch(
     join: Literal[False],
     daemon: bool = ...,
     start_method: StartMethod | None = ...,
-    hosts: Hosts,
     engine: EngineName,
-    runtime_env: Mapping[str, Any] | None = ...,
-    gather_logs: bool = ...,
-    **options: Unpack[SpawnOptions],
+    **options: Unpack[EngineOptions],
 ) -> Job[R]: ...
 
 
@@ -112,11 +119,8 @@ def launch(
     daemon: bool = ...,
     start_method: StartMethod | None = ...,
     *,
-    hosts: Hosts,
     engine: EngineName,
-    runtime_env: Mapping[str, Any] | None = ...,
-    gather_logs: bool = ...,
-    **options: Unpack[SpawnOptions],
+    **options: Unpack[EngineOptions],
 ) -> Results[R] | Job[R]: ...
 
 
@@ -132,6 +136,10 @@ def launch(
     hosts: Hosts | None = None,
     engine: EngineName | None = None,
     runtime_env: Mapping[str, Any] | None = None,
+    python: str | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    copy_env: str | Sequence[str] | None = None,
+    ssh_options: str | Sequence[str] | None = None,
     gather_logs: bool = False,
     kwargs: dict[str, Any] | None = None,
     runtime: RuntimeName | None = None,
@@ -168,6 +176,11 @@ def launch(
     host has a launcher of its own, the agent, which stays for the next launch over the same hosts,
     until ``xmp.shutdown()`` or the end of this process.
 
+    - ``engine="ssh"``: hosts that ``ssh`` reaches, as in ``hosts=["a", "user@b:2222"]``. Its own
+      configuration is used (~/.ssh/config: jump hosts, keys, shared connections), and no password
+      is asked for. No port has to be open but that of ssh.
+    - ``engine="slurm"``: nodes of the Slurm allocation in which this program runs, reached by
+      ``srun``: all of them, or those that ``hosts`` names, or the first ``hosts`` of them.
     - ``engine="ray"``: nodes of a Ray cluster. ``hosts`` is their number, a TPU slice such as
       "v6e:4x4", or a list of node ids. The cluster is that of the program's ``ray.init``,
       otherwise that of RAY_ADDRESS, the one that `ray start` has started here, or a new one.
@@ -184,6 +197,14 @@ def launch(
     Where there are several hosts, ``prefix=None`` puts "[{host}:{rank}] " before each line, and
     ``prefix=False`` nothing. ``{host}`` is the node's name, with its index where several hosts have
     that name ("node#1"), or the address with "local".
+
+    With "ssh" and "slurm", ``python`` is the interpreter on the hosts (a path, which may begin with
+    ~/, or a name on the PATH there) and ``cwd`` their working folder; by default both have the
+    paths that they have here. Each host needs xmp in the same version there. ``copy_env`` are
+    patterns of variables of this process that replicas get, such as ``("WANDB_*",)``; with "ssh"
+    they have those of a login otherwise, with "slurm" those that ``srun`` sends. ``ssh_options``
+    are words for ``ssh``, such as ``("-o", "ProxyJump=gate")``. The folders of this program's
+    ``sys.path`` are in that of replicas where they exist on the host.
 
     ``runtime_env`` says, with ``engine="ray"`` alone, what Ray prepares on the hosts, over what
     ``ray.init(runtime_env=...)`` says: ``working_dir``, ``py_modules``, ``pip``, ``env_vars`` and
@@ -210,7 +231,7 @@ def launch(
     from xmp._plan.clusters import per_device
 
     found = per_device.started(os.environ)
-    if hosts is not None or engine is not None or runtime_env is not None:
+    if hosts is not None or engine is not None or asked.prepared_for:
         over_hosts: Results[R] | Job[R] = _on_hosts(found, asked)
         return over_hosts
     result: Results[R] | ProcessContext[R]
@@ -223,7 +244,7 @@ def _on_hosts(found: Started | None, asked: Asked) -> Any:
     from xmp import _registry
 
     engines = _registry.require("hosts", "engines")
-    engine, hosts = engines.checked(asked.hosts, asked.engine, asked.runtime_env)
+    engine, hosts = engines.checked(asked.hosts, asked.engine, asked.prepared)
     if found is not None:
         raise PlanError(
             f"engine={engine.name!r}: {found.launcher} has started this process ({found.given}), "

@@ -11,7 +11,7 @@ them, and the guide, to the rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from xmp._os import signals
@@ -171,7 +171,7 @@ SPAWN = (
         "max_restarts", "settings.max_restarts", checks.count_from_zero,
         "how often to start all replicas again after a failure (default: 0)",
         default=0, flag=Flag("N", int), needs_replica=_BOTH,
-        over_hosts="another host takes the place of a lost one",
+        over_hosts="a lost host is started again; of Ray, another one",
     ),
     Option(
         "log_dir", "output.log_dir", checks.folder, "write a file for each rank and stream there",
@@ -201,18 +201,41 @@ SPAWN = (
 ENGINE = (
     Option(
         "hosts", "hosts", _any,
-        "hosts of --engine: a number, a TPU slice (v6e:4x4), or ids of Ray's nodes", flag=Flag(),
+        "hosts of --engine: names for ssh (a,user@b:2222) and slurm, a number, a TPU slice "
+        "(v6e:4x4), or ids of Ray's nodes",
+        flag=Flag(),
     ),
     Option(
         "engine", "engine", _any,
-        "start all hosts from here: those of a Ray cluster (RAY_ADDRESS; default: this "
-        "machine's), or 127.0.0.2 and up, played by this machine",
-        flag=Flag("ray|local"),
+        "start all hosts from here: by ssh, by srun in a Slurm allocation, those of a Ray cluster "
+        "(RAY_ADDRESS; default: this machine's), or 127.0.0.2 and up, played by this machine",
+        flag=Flag("ssh|slurm|ray|local"),
     ),
     Option(
-        "runtime_env", "runtime_env", _any,
+        "runtime_env", "prepared.runtime_env", _any,
         """what Ray prepares on the hosts: '{"working_dir": "."}' sends this folder""",
         flag=Flag("JSON|FILE"),
+    ),
+    Option(
+        "python", "prepared.python", _any,
+        "the interpreter on hosts of ssh and slurm (default: the path of this one)",
+        flag=Flag("PATH"),
+    ),
+    Option(
+        "cwd", "prepared.cwd", _any,
+        "the working folder on hosts of ssh and slurm (default: the path of this one)",
+        flag=Flag("FOLDER"),
+    ),
+    Option(
+        "copy_env", "prepared.copy_env", _any,
+        "variables of this process for replicas on hosts of ssh and slurm, as in 'WANDB_*'; may "
+        "be repeated",
+        flag=Flag("PATTERN", action="append"),
+    ),
+    Option(
+        "ssh_options", "prepared.ssh_options", _any,
+        "words for ssh, as in '-o ProxyJump=gate'; may be repeated",
+        flag=Flag("WORDS", action="append"),
     ),
     Option(
         "gather_logs", "output.gather", checks.yes_or_no,
@@ -244,7 +267,13 @@ class Asked:
     """The options that ask for something."""
     hosts: Any = None
     engine: Any = None
-    runtime_env: Any = None
+    prepared: Mapping[str, Any] = field(default_factory=dict)
+    """How an engine prepares its hosts, by the names of the options."""
+
+    @property
+    def prepared_for(self) -> list[str]:
+        """The options given that only an engine takes."""
+        return [name for name, value in self.prepared.items() if value is not None]
 
     def requested(self, **fields: Any) -> Request:
         """Return the request, with these fields of it. Raises PlanError and TypeError."""
@@ -322,7 +351,7 @@ def _output(fields: dict[str, Any], options: Given) -> Output | None:
     if output.gather and not over_hosts:
         raise PlanError(
             "gather_logs=True without engine=: the log files of this host are in log_dir= anyway. "
-            'Give engine="ray" and hosts=, or leave gather_logs= out',
+            "Give engine= and hosts=, or leave gather_logs= out",
             code="XMP-P02",
         )
     if output.gather and output.log_dir is None:

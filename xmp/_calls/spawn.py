@@ -150,7 +150,7 @@ def _shortened(error: E) -> E:
     return error.with_traceback(users_frames(error.__traceback__))
 
 
-_OF_LAUNCH = ("hosts", "engine", "runtime_env")
+_OF_LAUNCH = ("hosts", "engine", "runtime_env", "python", "cwd", "copy_env", "ssh_options")
 
 
 def _suggest(function: Callable[..., Any], given: Mapping[str, Any], error: TypeError) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xmp import _registry
+from xmp._calls.options import OPTIONS
 from xmp._inside.script_runs import ScriptRun
 from xmp._words.errors import PlanError
 
@@ -22,6 +23,7 @@ __all__ = ["Chosen", "chosen", "with_text"]
 
 _OF_PLACED_HOSTS = ("nnodes", "node_rank", "master_addr", "master_port", "standalone")
 _OF_RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf")
+_PREPARED = tuple(row.name for row in OPTIONS if row.group == "prepared")
 _NODE_ID = re.compile(r"[0-9a-f]{56}")
 """Of Ray 2.60: 28 random bytes, as `ray list nodes` prints them."""
 
@@ -44,25 +46,27 @@ class Chosen(NamedTuple):
 def chosen(options: argparse.Namespace) -> Chosen | None:
     """Return what ``--engine`` and ``--hosts`` name; None without both. Raise PlanError."""
     _refuse_to_gather(options)
-    if options.engine is None and options.hosts is None and options.runtime_env is None:
+    given = [name for name in _PREPARED if getattr(options, name) is not None]
+    if options.engine is None and options.hosts is None and not given:
         return None
     if options.hosts is None and options.engine is None:
-        raise PlanError(
-            "--runtime-env without --engine ray: Ray alone prepares hosts by it", code="XMP-P02"
-        )
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise PlanError(f"{flags} without --engine: an engine prepares hosts by it", code="XMP-P02")
     if options.engine is None:
         raise PlanError(
-            f"--hosts {options.hosts}: give --engine too: ray (hosts of a Ray cluster) or local "
-            "(hosts that this machine plays, for tests). Where you start xmp run on each host "
-            "yourself, give --nnodes",
+            f"--hosts {options.hosts}: give --engine too: ssh (hosts by name), slurm (nodes of "
+            "the allocation), ray (hosts of a Ray cluster) or local (hosts that this machine "
+            "plays, for tests). Where you start xmp run on each host yourself, give --nnodes",
             code="XMP-H05",
         )
     _refuse(options)
     engines = _registry.require("hosts", "engines")
     try:
-        return Chosen(
-            *engines.checked(_hosts(options.hosts), options.engine, _runtime_env(options))
-        )
+        prepared = {name: getattr(options, name) for name in _PREPARED}
+        prepared["runtime_env"] = _runtime_env(options)
+        if options.ssh_options is not None:
+            prepared["ssh_options"] = " ".join(options.ssh_options)
+        return Chosen(*engines.checked(_hosts(options.hosts), options.engine, prepared))
     except TypeError as error:
         raise PlanError(f"xmp run: {error}", code="XMP-P01") from None
 
@@ -72,7 +76,7 @@ def _refuse_to_gather(options: argparse.Namespace) -> None:
     if options.gather_logs and options.engine is None:
         raise PlanError(
             "--gather-logs without --engine: the log files of this host are in --log-dir anyway. "
-            "Give --engine ray and --hosts, or leave it out",
+            "Give --engine and --hosts, or leave it out",
             code="XMP-P02",
         )
     if options.gather_logs and options.log_dir is None:

@@ -82,5 +82,10 @@ CODES = (
     Kind("XMP-H05", "Which hosts take part is not said, or not completely", "PlanError"),
     Kind("XMP-H06", "Ray cannot be used", "PlanError, StartError"),
     Kind("XMP-H07", "The Ray cluster does not give the hosts", "PlanError, StartError"),
+    Kind(
+        "XMP-H08",
+        "A host is not reached by ssh or srun, or does not answer",
+        "PlanError, StartError",
+    ),
     Kind("XMP-X01", "The launch is not this process's, or there is none", "XmpError"),
 )

@@ -9,7 +9,7 @@ Tests: ``tests/engines``.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .protocol import Engine
 
 __all__ = [
+    "COUNT",
     "checked",
     "count_of",
     "launch",
@@ -31,37 +32,53 @@ __all__ = [
 ]
 
 _GROUP = "engines"
+COUNT = "the number of hosts, from 1 up"
 _theirs: dict[str, Engine] = {}
 """Engines of other distributions that this process has used, by name."""
 
 
-def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[Engine, Any]:
-    """``engine``, ``hosts``, ``runtime_env`` of ``launch``; raises PlanError and TypeError."""
+def checked(hosts: object, engine: object, prepared: Mapping[str, Any]) -> tuple[Engine, Any]:
+    """Return the engine and the hosts that ``launch`` is asked for. Raise PlanError, TypeError.
+
+    ``prepared``: how the hosts are prepared, by the names of options; None for what is not given.
+    """
     known = _registry.names(_GROUP)
     names = ", ".join(repr(name) for name in known)
+    given = {name: value for name, value in prepared.items() if value is not None}
     if engine is not None and not isinstance(engine, str):
         raise wrong_type("engine", f"one of {names}, or None", engine)
     if engine is None and hosts is None:
-        raise PlanError(
-            'runtime_env= without engine=: Ray alone prepares hosts by it. Give engine="ray" and '
-            "hosts=, or env= for variables of replicas",
-            code="XMP-P02",
-        )
+        raise _no_engine(", ".join(f"{name}=" for name in given))
     if engine is None:
         raise PlanError(
             f"hosts={brief(hosts)} without engine=: say what starts the function on the hosts. "
-            'Allowed: engine="ray" (hosts of a Ray cluster), "local" (hosts that this machine '
-            "plays, for tests). Where a scheduler starts this program on each host, give neither: "
-            "the program calls xmp.spawn there",
+            'Allowed: engine="ssh" (hosts by name), "slurm" (nodes of the allocation), "ray" '
+            '(hosts of a Ray cluster), "local" (hosts that this machine plays, for tests). Where a '
+            "scheduler starts this program on each host, give neither: the program calls xmp.spawn "
+            "there",
             code="XMP-H05",
         )
     found: Engine = _found(engine, known)
-    if hosts is None:
+    if hosts is None and found.needs_hosts:
+        raise PlanError(f"engine={engine!r} without hosts=: give {found.wants}", code="XMP-H05")
+    others = [name for name in given if name not in found.options]
+    if others:
+        takers = [name for name in known if others[0] in _registry.require(_GROUP, name).options]
         raise PlanError(
-            f"engine={engine!r} without hosts=: give the number of hosts, from 1 up", code="XMP-H05"
+            f"engine={engine!r} with {others[0]}=: only {' and '.join(map(repr, takers))} take it. "
+            "Leave it out, or give env= for variables of replicas",
+            code="XMP-P02",
         )
-    count = found.checked(hosts)
-    return (found if runtime_env is None else found.with_runtime_env(runtime_env)), count
+    found = found.prepared(given) if given else found
+    return found, found.checked(hosts)
+
+
+def _no_engine(names: str) -> PlanError:
+    return PlanError(
+        f"{names} without engine=: an engine prepares hosts by it. Give engine= and hosts=, or "
+        "env= for variables of replicas",
+        code="XMP-P02",
+    )
 
 
 def _found(name: str, known: Sequence[str]) -> Engine:

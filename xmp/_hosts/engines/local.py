@@ -24,7 +24,7 @@ from xmp._processes.system import interpreter, stdio
 from xmp._words.errors import PlanError, StartError
 from xmp._words.types import HostFacts, JobPlan, Pairs, Request
 
-from . import count_of
+from . import COUNT, count_of
 from .environment import for_agents
 from .local_agent import LocalAgent
 from .missing import Missing
@@ -49,6 +49,9 @@ class LocalEngine:
     """Each host is an agent process on this machine."""
 
     name = "local"
+    options = ()
+    needs_hosts = True
+    wants = COUNT
 
     def __init__(self) -> None:
         self._pool: Pool[LocalGroup] = Pool()
@@ -69,12 +72,8 @@ class LocalEngine:
             )
         return count
 
-    def with_runtime_env(self, runtime_env: object) -> LocalEngine:
-        raise PlanError(
-            'engine="local" with runtime_env=: Ray alone prepares hosts by it. Give engine="ray", '
-            "or env= for variables of replicas",
-            code="XMP-P02",
-        )
+    def prepared(self, given: Mapping[str, Any]) -> LocalEngine:
+        return self
 
     def group(self, hosts: int, request: Request, call: Call) -> LocalGroup:
         why = resources.too_many(hosts * (request.nprocs or 1))

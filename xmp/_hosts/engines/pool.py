@@ -72,6 +72,11 @@ class Pool(Generic[G]):
             self._taken[id(group)] = key, group
         return group
 
+    def begins(self, key: Hashable, group: G) -> None:
+        """Know a group whose making takes seconds: a fork meanwhile must drop it, too."""
+        with self._lock:
+            self._taken[id(group)] = key, group
+
     def give_back(self, group: G, usable: bool) -> None:
         """Keep the group, whose launch is over, for the next one, if it can be used."""
         usable = usable and not switched_off() and group.usable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from xmp._processes.launcher.link import Link
@@ -113,12 +113,19 @@ class Engine(Protocol):
     """Where hosts come from."""
 
     name: str
+    options: Collection[str]
+    """The names of options that say how its hosts are prepared, as ``runtime_env``."""
+
+    needs_hosts: bool
+    """Whether ``hosts=None`` is refused."""
+    wants: str
+    """What ``hosts=`` is, for errors."""
 
     def checked(self, hosts: object) -> Any:
         """Return what ``hosts=`` asks for. Raise PlanError and TypeError."""
 
-    def with_runtime_env(self, runtime_env: object) -> Engine:
-        """Return the engine for a launch whose hosts get this. Raise PlanError and TypeError."""
+    def prepared(self, given: Mapping[str, Any]) -> Engine:
+        """Return the engine for a launch with these ``options``. Raise PlanError and TypeError."""
 
     def group(self, hosts: Any, request: Request, call: Call) -> Group:
         """Return the hosts for a launch. Raise PlanError if there are not so many."""

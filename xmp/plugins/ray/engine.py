@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xmp._calls import host
+from xmp._hosts.engines import COUNT
 from xmp._hosts.engines.pool import Pool
+from xmp._hosts.engines.waiting import limit_of
 from xmp._os import signals
 
 from .cluster import connect, hosts_of, refuse_without_ray
 from .placement import Hosts, checked, wanted
 from .session import connected_meanwhile
 from .silent_hosts import SilentHosts
-from .waiting import limit_of
 
 if TYPE_CHECKING:
     from xmp._processes import Call
@@ -30,6 +31,9 @@ class RayEngine:
     """Each host is a node of a Ray cluster."""
 
     name = "ray"
+    options = ("runtime_env",)
+    needs_hosts = True
+    wants = COUNT
 
     def __init__(
         self,
@@ -45,10 +49,10 @@ class RayEngine:
         refuse_without_ray()
         return checked(hosts)
 
-    def with_runtime_env(self, runtime_env: object) -> RayEngine:
+    def prepared(self, given: Mapping[str, Any]) -> RayEngine:
         from . import runtime_env as ours
 
-        return RayEngine(self._pool, ours.checked(runtime_env), self._silent_hosts)
+        return RayEngine(self._pool, ours.checked(given["runtime_env"]), self._silent_hosts)
 
     def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup

@@ -1,6 +1,6 @@
-"""A driver for tests of the ray engine: it launches what it reads, one launch after the other.
+"""A driver for tests of engines: it launches what it reads, one launch after the other.
 
-``ray_program.py FOLDER NUMBER``: each line of standard input is one launch, as ``RayDriver.launch``
+``driver_program.py FOLDER NUMBER``: each line of standard input is one launch, as ``Driver.launch``
 writes it. Results, or what the error says, and when they came, are in the launch's file ``said``.
 """
 
@@ -18,9 +18,13 @@ from tests.support.network_program import Do, described, mark
 
 __all__ = ["run"]
 
+_began: list[str] = []
+"""The working folder of a replica before its function."""
+
 
 def run(rank: int, do: Do, folder: str) -> Any:
     """A function of ``network_program`` or of this module, in the folder of the launch."""
+    _began.append(os.getcwd())
     os.chdir(folder)
     own = globals().get(do.function)
     return (own or getattr(network_program, do.function))(rank, do)
@@ -54,6 +58,16 @@ def hostname(rank: int, do: Do) -> Any:
     return os.uname().nodename
 
 
+def surroundings(rank: int, do: Do) -> list[str | None]:
+    """The host, the working folder that the function began in, and two variables."""
+    names = ("XMP_TEST_WORD", "XMP_TEST_OTHER")
+    return [os.uname().nodename, _began[-1], *map(os.environ.get, names)]
+
+
+def says(rank: int, do: Do) -> None:
+    print(f"says {rank} on {os.uname().nodename}")
+
+
 def until_preempted(rank: int, do: Do) -> int:
     return network_program.saves(rank, do)
 
@@ -63,9 +77,7 @@ def launched(do: Do, folder: str) -> dict[str, Any]:
     job: Any = None
     mark(f"{folder}/begun", str(time.monotonic_ns()))
     try:
-        job = xmp.launch(
-            run, (do, folder), engine="ray", runtime=do.runtime, join=False, **do.options
-        )
+        job = xmp.launch(run, (do, folder), runtime=do.runtime, join=False, **do.options)
         said["results"] = list(job.results())
     except BaseException as error:
         said["error"] = described(error)
