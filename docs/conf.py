@@ -52,7 +52,9 @@ navigation = [
     ("TPU VMs and Kaggle", "guide/tpu", []),
     ("GPUs", "guide/gpus", ["guide/torch"]),
     ("JAX", "guide/jax", []),
-    ("Hosts", "guide/placed-hosts", ["guide/ray", "guide/local-hosts", "scale"]),
+    ("Hosts", "guide/placed-hosts", [
+        "guide/ssh", "guide/ray", "guide/local-hosts", "scale",
+    ]),
     ("When it fails", "guide/failures", ["guide/timeouts", "errors"]),
     ("Watch", "guide/watch", ["guide/output"]),
     ("Debug", "guide/debug", []),

@@ -18,7 +18,7 @@ from tests.support.stage import ROOT, Stage
 PAGES = pages()
 PEERS = {
     "torch_xla", "torch-multiprocessing", "torchrun", "paddle", "megengine",
-    "lightning", "accelerate", "jax", "ray-train",
+    "lightning", "accelerate", "jax", "ray-train", "torchrunx",
 }  # fmt: skip
 by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
