@@ -38,6 +38,10 @@ def arguments() -> argparse.Namespace:
         "--peers", action="store_true",
         help="also torchrun, accelerate, torchrunx, loky and ray, from .venv-bench",
     )  # fmt: skip
+    parser.add_argument(
+        "--ssh", action="store_true",
+        help="only hosts by ssh beside torchrunx: root, and ./scripts/test --ssh before",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("bench-output"), help="folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the JSON goes (in --out)")
     parser.add_argument(
@@ -143,6 +147,11 @@ def measure(
 def main() -> int:
     options = arguments()
     console = Console(stderr=False, width=None if sys.stdout.isatty() else 160)
+    if options.ssh:
+        import over_ssh
+
+        over_ssh.show(console, over_ssh.measure(options.rounds or QUICK_ROUNDS))
+        return 0
     rows = chosen(options)
     if options.kept:
         figures, known = report.read(options.kept)

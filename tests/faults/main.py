@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import culprit
@@ -17,6 +17,7 @@ import host_rounds
 import interrupts
 import ray_kinds
 import ray_rounds
+import ssh_rounds
 from kinds import KINDS, draw
 from rounds import AT_ONCE, Outcome, play
 
@@ -46,6 +47,10 @@ def arguments() -> argparse.Namespace:
         "--ray", type=int, metavar="N",
         help="instead: N rounds over two hosts of a Ray cluster; needs to be root",
     )  # fmt: skip
+    parser.add_argument(
+        "--ssh", type=int, metavar="N",
+        help="instead: N rounds over two hosts of ssh; root, and ./scripts/test --ssh before",
+    )  # fmt: skip
     return parser.parse_args()
 
 
@@ -65,6 +70,9 @@ def main() -> int:
     if options.ray:
         numbers = range(options.ray) if options.round is None else [options.round]
         return over_ray([ray_kinds.draw(seed, number) for number in numbers])
+    if options.ssh:
+        numbers = range(options.ssh) if options.round is None else [options.round]
+        return over_ssh([ssh_rounds.draw(seed, number) for number in numbers])
     began, outcomes = time.monotonic(), []
     with ThreadPoolExecutor(options.at_once) as pool:
         rounds = [draw(seed, number, root=os.geteuid() == 0) for number in numbers]
@@ -98,15 +106,27 @@ def over_hosts(rounds: list[host_kinds.HostRound]) -> int:
 
 
 def over_ray(rounds: list[ray_kinds.RayRound]) -> int:
-    began, outcomes = time.monotonic(), []
+    began = time.monotonic()
     with ray_rounds.rounds_on_ray() as players:
-        for round in rounds:
-            outcomes.append(players.play(round))
-            print(outcomes[-1], flush=True)
-    for line in ray_rounds.times(outcomes):
+        return played("ray", began, map(players.play, rounds))
+
+
+def over_ssh(rounds: list[ssh_rounds.SshRound]) -> int:
+    began = time.monotonic()
+    with ssh_rounds.rounds_on_ssh() as players:
+        return played("ssh", began, map(players.play, rounds))
+
+
+def played(name: str, began: float, outcomes: Iterable[ray_rounds.RayOutcome]) -> int:
+    """Print how each round goes, and the times of all; the exit status."""
+    found = []
+    for outcome in outcomes:
+        found.append(outcome)
+        print(outcome, flush=True)
+    for line in ray_rounds.times(found):
         print(line)
-    missed = [outcome.round for outcome in outcomes if outcome.misses]
-    return closing("ray", missed, len(rounds), began)
+    missed = [outcome.round for outcome in found if outcome.misses]
+    return closing(name, missed, len(found), began)
 
 
 def closing(
