@@ -15,7 +15,6 @@ from typing_extensions import Self
 from xmp._calls import host
 from xmp._hosts.stream.boot import checked_python
 from xmp._processes.system import interpreter
-from xmp._processes.system.descriptors import raise_descriptor_limit
 from xmp._words.errors import PlanError, brief, wrong_type
 
 from .pool import Pool
@@ -92,7 +91,6 @@ class RemoteEngine(ABC):
 
 def _refuse_too_many(hosts: int) -> None:
     """Raise PlanError where this process may not have as many files as so many hosts take."""
-    raise_descriptor_limit()
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = len(os.listdir("/proc/self/fd")) + hosts * _FILES
     if needed > allowed != resource.RLIM_INFINITY:
