@@ -41,7 +41,7 @@ def run_oracle(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
         input=json.dumps(questions),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,  # against a hang alone: beside other work it took five minutes
         check=False,
     )
     assert done.returncode == 0, done.stderr
