@@ -385,5 +385,5 @@ def test_packages_and_the_runtime_env_of_the_job(place: Place, run: Callable[...
         "PlanError: runtime_env: The 'pip' field",
     ]
     assert [text[: len(begin)] for text, begin in zip(said["refused"], begins)] == begins
-    begins = ['PlanError: engine="local" with runtime_env=', "PlanError: hosts=2 without engine="]
+    begins = ["PlanError: engine='local' with runtime_env=", "PlanError: hosts=2 without engine="]
     assert [text[: len(begin)] for text, begin in zip(said["others"], begins)] == begins
