@@ -26,8 +26,8 @@ KINDS = (
         RayKind(f"{name}-killed", ALL, PROCESS, victim="host", ends=LOST)
         for name in ("xmp-host", "xmp-link", "ssh", "sshd")
     ),
-    RayKind("xmp-host-stopped", RUNNING, SILENCE + 1, victim="host", ends=LOST, seldom=True),
-    RayKind("cut", RUNNING, SILENCE + 1, victim="host", ends=LOST, seldom=True),
+    RayKind("xmp-host-stopped", RUNNING, SILENCE, victim="host", ends=LOST, seldom=True),
+    RayKind("cut", RUNNING, SILENCE, victim="host", ends=LOST, seldom=True),
 )
 
 

@@ -16,7 +16,7 @@ from tests.support.stage import slowness
 
 pytestmark = [pytest.mark.ssh, pytest.mark.netns, pytest.mark.root]
 
-REPLICA, PROCESS, SILENCE = 1.0 + GRACE, 2.0 + GRACE, 16.0 + GRACE
+REPLICA, PROCESS, SILENCE = 1.0 + GRACE, 2.0 + GRACE, 15.0 + GRACE
 """Seconds from a fault to the driver's error."""
 
 

@@ -1,6 +1,6 @@
 """The process at a host's end of the stream (xmp-host): it starts the agent, and ends with it.
 
-When the stream ends, or nothing has come for 15 s, the agent is ended; all that the agent has
+When the stream ends, or nothing has come for 12 s, the agent is ended; all that the agent has
 started ends by its lifelines.
 """
 
