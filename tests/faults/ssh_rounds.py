@@ -14,6 +14,7 @@ from ray_kinds import ALL, LOST, PROCESS, RUNNING, SILENCE, RayKind, RayRound
 from ray_rounds import RayOutcome, Round
 
 from tests.support.ssh_hosts import SshHosts, hosts_on_network
+from tests.support.waiting import until
 
 __all__ = ["KINDS", "SshRound", "SshRounds", "draw", "rounds_on_ssh"]
 
@@ -63,7 +64,8 @@ class _Round(Round):
     def _victim(self) -> int:
         name = self.round.kind.rpartition("-")[0]
         if name == "sshd":
-            return self.cluster.sessions(self.round.host)[0]
+            host = self.round.host
+            return until(lambda: self.cluster.sessions(host), 30, lambda: f"{self.cluster}")[0]
         if name in ("ssh", "xmp-link"):
             return self.cluster.link(self.round.host, name)
         if name == "xmp-host":

@@ -115,13 +115,12 @@ class SshHosts(DrivenHosts):
 
     def link(self, index: int, name: str) -> int:
         """The process of this name, "ssh" or "xmp-link", that leads from the first host here."""
-        found = [
-            pid
-            for pid, each in self.hosts[0].pids().items()
-            if each == "ssh" and f"\0{self.hosts[index].name}\0" in cmdline(pid)
-        ]
-        assert len(found) == 1, (found, self.hosts[0].pids())
-        return found[0] if name == "ssh" else parent_of(found[0])
+        ssh = until(lambda: self._ssh(index), 30, lambda: f"ssh to {index}: {self}")
+        return ssh if name == "ssh" else parent_of(ssh)
+
+    def _ssh(self, index: int) -> int:
+        pids = [pid for pid, each in self.hosts[0].pids().items() if each == "ssh"]
+        return next((p for p in pids if f"\0{self.hosts[index].name}\0" in cmdline(p)), 0)
 
     def whole(self) -> None:
         """All hosts are connected, on all of them runs sshd, and nothing about them is odd."""
@@ -133,7 +132,10 @@ class SshHosts(DrivenHosts):
 
 
 def cmdline(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
+    """Its words, or nothing where it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
 
 
 @contextlib.contextmanager
