@@ -1,4 +1,4 @@
-"""Arguments and results through Ray's store, which is smaller than they are."""
+"""Arguments and results of hundreds of megabytes between a driver and hosts of Ray."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from waiting import until
 
 OPTIONS = dict(engine="ray", hosts=2, nprocs=2, runtime="cpu", progress=False)
 
-def memory_files(pid="self"):
-    \"\"\"Bytes of each memory file of xmp that a process has open or mapped.\"\"\"
+def open_files(pid):
+    \"\"\"Bytes of each memory file of xmp that a process has open, as far as it is filled.\"\"\"
     found = {}
     with contextlib.suppress(OSError):  # it has ended
         for name in os.listdir(f"/proc/{pid}/fd"):
@@ -28,6 +28,15 @@ def memory_files(pid="self"):
                 path = f"/proc/{pid}/fd/{name}"
                 if os.readlink(path).startswith("/memfd:xmp-"):
                     found[os.stat(path).st_ino] = os.stat(path).st_blocks * 512
+    return found
+
+def arrived(pid):
+    return sum(open_files(pid).values())
+
+def memory_files(pid="self"):
+    \"\"\"Bytes of each memory file of xmp that a process has open or mapped.\"\"\"
+    found = open_files(pid)
+    with contextlib.suppress(OSError):
         for line in open(f"/proc/{pid}/maps"):
             if "/memfd:xmp-" in line:
                 begin, end = (int(each, 16) for each in line.split()[0].split("-"))
@@ -166,35 +175,19 @@ def test_a_result_that_does_not_load_in_the_driver(said: dict[str, Any]) -> None
 
 
 GONE = """
-from xmp.plugins.ray import agent, files
-
-agent._SILENCE = 3  # not 12: what is tested is that it counts while a file is read
-pieces, half_read, gone = files.parts_of, threading.Event(), threading.Event()
-
-def parts_of(size, ask, look):
-    for number, part in enumerate(pieces(size, ask, look)):
-        yield part
-        if number == 1 and size >= 400_000_000:
-            half_read.set()
-            gone.wait()
-
-files.parts_of = parts_of
-
 def of_rank_2(rank):
     return numpy.full(400_000_000 // 8, float(rank)) if rank == 2 else rank
 
+def half_read():
+    links = [each.pid for each in psutil.Process().children() if each.name() == "xmp-link"]
+    return any(100_000_000 < arrived(pid) < 390_000_000 for pid in links)
+
 def goes(number):
-    half_read.clear()
-    gone.clear()
     job = xmp.launch(of_rank_2, join=False, **OPTIONS)
-    actor = parent(job.hosts[1].pid)
-    assert half_read.wait(60)
-    os.kill(actor, number)
-    gone.set()
-    found = {**ended(job.join), "files": memory_files()}
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(actor, signal.SIGCONT)
-    return {**found, "again": again()}
+    host = parent(job.hosts[1].pid)
+    until(half_read, 60)
+    os.kill(host if number == signal.SIGSTOP else parent(host), number)
+    return {**ended(job.join), "files": memory_files(), "again": again()}
 
 if __name__ == "__main__":
     say(SIGKILL=goes(signal.SIGKILL))
@@ -217,12 +210,12 @@ def last(rank, array):
 
 def kill():
     def receives():
-        return [each for each in actors if 0 < sum(memory_files(each).values()) < 390_000_000]
-    os.kill(until(receives, 60)[0], signal.SIGKILL)
+        return [each for each in hosts if 0 < arrived(each) < 390_000_000]
+    os.kill(parent(until(receives, 60)[0]), signal.SIGKILL)
 
 if __name__ == "__main__":
     job = xmp.launch(lambda rank: rank, join=False, **OPTIONS)
-    actors = [parent(host.pid) for host in job.hosts]
+    hosts = [parent(host.pid) for host in job.hosts]
     job.join()
     thread = threading.Thread(target=kill)
     thread.start()
@@ -244,7 +237,7 @@ def test_a_host_is_gone_while_it_gets_an_argument(said: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def said(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one driver has found; GONE comes last, as it changes xmp."""
+    """What one driver has found."""
     stage = Stage(tmp_path_factory.mktemp("driver"))
     (stage.folder / "modules").mkdir()
     slow = slowness()

@@ -96,7 +96,7 @@ def test_agents_stay_until_something_ends_them(stage: Stage, ray_folder: str) ->
     first = agents()
     assert list(xmp.launch(rank, **ONE)) == [0, 1]
     found["kept"] = agents() == first
-    os.kill(in_script.parent(first[0]), 9)
+    os.kill(in_script.parent(in_script.parent(first[0])), 9)
     assert list(xmp.launch(rank, **ONE)) == [0, 1]
     found["another after its actor"] = agents() != first
     for number in (9, signal.SIGSTOP):

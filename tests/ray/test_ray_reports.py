@@ -168,7 +168,7 @@ FILES = (
             agent = os.getpid()
             while open(f"/proc/{agent}/comm").read().strip() != "xmp-agent":
                 agent = parent(agent)
-            os.kill(agent if what == "agent" else parent(agent), signal.SIGKILL)
+            os.kill(agent if what == "agent" else parent(parent(agent)), signal.SIGKILL)
         never_returns()
 
     def found():

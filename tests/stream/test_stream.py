@@ -273,6 +273,15 @@ def test_the_first_frame_without_a_code_says_hello_and_no_other_has_none() -> No
         os.close(descriptor)
 
 
+def test_contents_of_files_have_codes_or_not() -> None:
+    def code(kind: int, body: bytes, contents: bool) -> bytes:
+        return Seal(bytes(32), b"", contents).code(kind, body)
+
+    assert code(PIECE, b"x", contents=True) != code(PIECE, b"y", contents=True)
+    assert code(PIECE, b"x", contents=False) == code(PIECE, b"y", contents=False)
+    assert code(PACKET, b"x", contents=False) != code(PACKET, b"y", contents=False)
+
+
 def through(change: Change, to: str = "host") -> list[Any]:
     """What a reader takes of a sealed frame that was changed on its way."""
     source, sink = os.pipe()

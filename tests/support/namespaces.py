@@ -79,6 +79,21 @@ class Host:
         """Undo ``cut`` and ``unplug``."""
         _ip(self._switch, f"link set {self._port} master switch up")
 
+    def close(self, ports: str) -> None:
+        """Drop what this host sends to these TCP ports ("20000-20010"), as a firewall does.
+
+        The kernel gives it to a device whose other end is connected to nothing.
+        """
+        _ip(
+            self.first, "link add hole type veth peer name bottom", "link set hole up arp off",
+            "link set bottom up", "route add default dev hole table 91",
+            f"rule add ipproto tcp dport {ports} table 91 priority 91",
+        )  # fmt: skip
+
+    def open(self) -> None:
+        """Undo ``close``."""
+        _ip(self.first, "link delete hole", "rule delete priority 91")
+
     def lose_power(self) -> None:
         """End the machine as a loss of power does: no process sends another word."""
         self.cut()

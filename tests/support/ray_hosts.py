@@ -109,8 +109,8 @@ class RayCluster(DrivenHosts):
             self.start(*again)
 
     def actor(self, index: int) -> int:
-        """The actor of xmp on a host: what has started the agent."""
-        return parent(self.find(index, "xmp-agent"))
+        """The actor of xmp on a host: above ``xmp-host``, which is above the agent."""
+        return parent(parent(self.find(index, "xmp-agent")))
 
 
 @contextlib.contextmanager

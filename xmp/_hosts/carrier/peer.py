@@ -14,7 +14,9 @@ from xmp._os.names import connected
 from .sealed import ANSWER_SIZE, GREETING_SIZE, MAGIC, OTHER_SECRET, Frames, Greeting, Keys
 from .words import Malformed
 
-__all__ = ["OtherSecret", "Peer", "Stranger", "drain", "reach", "readable"]
+__all__ = [
+    "OtherSecret", "Peer", "Stranger", "drain", "reach", "readable", "send_again_soon",
+]  # fmt: skip
 
 _CHUNK = 1 << 14
 _BACKLOG = 4 << 20
@@ -39,7 +41,7 @@ class Peer:
         if remote:
             with contextlib.suppress(OSError):  # a sandbox: it is slower then
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _send_again_soon(connection)
+            send_again_soon(connection)
         self.socket = connection
         self.remote = remote
         self.index = -1
@@ -130,7 +132,7 @@ class Peer:
         self.socket.close()
 
 
-def _send_again_soon(connection: socket.socket) -> None:
+def send_again_soon(connection: socket.socket) -> None:
     """Have the kernel retransmit lost data before the other host takes this one for lost.
 
     By default it waits twice as long after each attempt, up to two minutes: when a network is back

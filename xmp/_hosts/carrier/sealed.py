@@ -110,6 +110,11 @@ class Frames:
         self.limit = BODY_LIMIT
         """Bytes of the longest body that the other end may send."""
 
+    @property
+    def keys(self) -> tuple[bytes, bytes]:
+        """Return the keys of what this end sends, and of what it takes."""
+        return self._ours, self._theirs
+
     def frame(self, kind: int, body: bytes = b"") -> bytes:
         """Return the bytes of one frame. Frames must be sent in the order of the calls."""
         return self.head(kind, body) + body

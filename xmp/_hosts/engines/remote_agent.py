@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -13,7 +14,8 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from xmp._hosts.stream import boot, near
+from xmp._hosts.stream import boot
+from xmp._hosts.stream.ways import order_of_command
 from xmp._os import signals
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
@@ -32,7 +34,7 @@ from xmp._processes.system import linux, processes
 
 from .local_agent import LocalAgent
 
-__all__ = ["RemoteAgent", "RemoteFiles", "measure_clocks"]
+__all__ = ["RemoteAgent", "RemoteFiles", "measure_clocks", "started_by"]
 
 M = TypeVar("M", bound=Message)
 _PATIENCE = 8.0
@@ -43,8 +45,18 @@ _FRESH = 20.0
 _PART = 4 << 20
 
 
+def started_by(
+    index: int, name: str, prefix: Sequence[str], wanted: boot.Wanted, env: Mapping[str, str]
+) -> RemoteAgent:
+    """Start the command that goes to a host: ``prefix``, and what the host is to run."""
+    mark = secrets.token_bytes(32)
+    secret = secrets.token_hex(32) if wanted.sealed else ""
+    command = [*prefix, boot.command(wanted, mark)]
+    return RemoteAgent(index, name, order_of_command(command, mark, secret), env)
+
+
 class RemoteAgent(LocalAgent):
-    """The agent of a host that a command reaches.
+    """The agent of a host that a stream reaches.
 
     The child of this process is ``near``: it gives what the agent sends, and says how it has ended.
     """
@@ -55,23 +67,23 @@ class RemoteAgent(LocalAgent):
         self,
         index: int,
         name: str,
-        prefix: Sequence[str],
-        wanted: boot.Wanted,
+        order: bytes,
         env: Mapping[str, str],
+        files: Sequence[int] = (),
     ) -> None:
-        """Start the command that goes to the host: ``prefix``, and what the host is to run."""
+        """Start ``near`` with these variables, and send it this order with these files."""
         super().__init__(index, name, env)
         self.facts: dict[str, Any] = {}
         """What the host has; empty until it has answered."""
         self._link, self._how, self._stopped = self.pid, "", False
-        mark = secrets.token_bytes(32)
-        secret = secrets.token_hex(32) if wanted.sealed else ""
-        command = [*prefix, boot.command(wanted, mark)]
-        order = near.order(command, mark, secret)
-        try:
-            socket.send_fds(self._connection.end, [b"."], [order])
-        finally:
-            os.close(order)
+        descriptor = linux.memory_file("xmp-link")  # a command can be longer than a packet
+        with open(descriptor, "wb", buffering=0) as file:
+            file.write(order)
+            socket.send_fds(self._connection.end, [b"."], [descriptor, *files])
+
+    def dial(self, address: str, port: int) -> None:
+        """Have ``near`` connect to where the host listens; -1: it has no port."""
+        self._connection.end.send(json.dumps({"address": address, "port": port}).encode())
 
     def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
         message, descriptors = super().recv(timeout)
@@ -138,7 +150,8 @@ class RemoteFiles:
             self._agent.send(question)
             return self._agent.answer(kind, _PATIENCE)
         except Closed:
-            raise ConnectionResetError(f"it {self._agent.how_it_ended()}") from None
+            why = f"cannot be reached: it {self._agent.how_it_ended()}"
+            raise ConnectionResetError(errno.ECONNRESET, why) from None
 
     def sizes(self, paths: Sequence[str]) -> list[int]:
         found = self._asked(FileSizes(list(paths)), FilesSized).sizes
@@ -151,7 +164,7 @@ class RemoteFiles:
         while size > 0:
             found = self._asked(FilePart(path, start, min(size, _PART)), FilePartRead)
             if found.error:
-                raise OSError(found.error)
+                raise OSError(errno.EIO, found.error)
             if not found.data:
                 return
             yield memoryview(found.data)

@@ -32,7 +32,7 @@ from .ping import all_answer
 from .pool import Pool, new_job
 from .program_path import ProgramPath, program_path
 from .protocol import HostFound
-from .remote_agent import RemoteAgent, RemoteFiles, measure_clocks
+from .remote_agent import RemoteAgent, RemoteFiles, measure_clocks, started_by
 
 if TYPE_CHECKING:
     from xmp._words.types import JobPlan
@@ -129,7 +129,7 @@ class RemoteGroup:
         while True:
             for index, host in itertools.islice(coming, _AT_ONCE - len(waiting)):
                 env = targets.environment
-                self._agents.append(RemoteAgent(index, host.name, host.prefix, wanted, env))
+                self._agents.append(started_by(index, host.name, host.prefix, wanted, env))
                 waiting.append(self._agents[-1])
             if not waiting:
                 break

@@ -57,10 +57,10 @@ class Bridge:
 
     def __init__(self, local: socket.socket, beat: Callable[[], bytes]) -> None:
         """``beat`` returns the body of the next beat."""
-        self.local, self._beat = local, beat
-        local.setblocking(False)
+        self._beat = beat
         self._deliveries: deque[tuple[bytes, list[int]]] = deque()
         """Packets for the local socket, which is full."""
+        self.join(local)
         self._incoming = _IncomingPacket()
         self._sources: dict[int, int] = {}
         """Pipes of this side, by descriptor: the numbers of the streams that they are."""
@@ -74,6 +74,11 @@ class Bridge:
             PACKET: self._packet_begins, PIECE: lambda _: self._deliver_complete(),
             OUTPUT: self._output, BEAT: lambda _: None,
         }  # fmt: skip
+
+    def join(self, local: socket.socket) -> None:
+        """Carry between this local socket and the stream from now on."""
+        local.setblocking(False)
+        self.local = local
         self.local_over = False
         """Whether the process at the other end of the local socket has closed it."""
 

@@ -41,16 +41,7 @@ class Connected:
         if not self.lives:
             raise DisconnectedError
 
-    def answer(self, asked: Future[Any], seconds: float) -> Any:
-        """The answer, or what Ray raises; TimeoutError, DisconnectedError."""
-        if all_came([asked], seconds) and asked.exception() is None:
-            return asked.result()
-        self.check()  # or what Ray raises is what ``ray.shutdown`` has done
-        if not asked.done():
-            raise TimeoutError
-        return asked.result()
-
 
 def all_came(asked: Sequence[Future[Any]], seconds: float) -> bool:
-    """Wait for so many answers, or errors in place of them; whether all have come."""
+    """Wait for so many answers, or errors in place of them; return whether all have come."""
     return not concurrent.futures.wait(asked, seconds).not_done

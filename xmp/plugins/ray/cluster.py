@@ -52,7 +52,7 @@ class ClusterHost(NamedTuple):
 
 
 def is_installed() -> bool:
-    """Whether there is a Ray to import, and not only a folder of that name beside the script."""
+    """Return whether there is a Ray to import, and not only a folder of that name."""
     spec = importlib.util.find_spec("ray")
     return spec is not None and spec.origin is not None
 
@@ -68,7 +68,7 @@ def refuse_without_ray() -> None:
 
 
 def connect() -> Any:
-    """Ray, connected: to the cluster of RAY_ADDRESS or of the user's ``ray.init``, else a new one.
+    """Return Ray, connected to the cluster of RAY_ADDRESS or of ``ray.init``, else to a new one.
 
     Without a cluster Ray starts one on this machine, which ends with this process. Raises
     StartError where the cluster cannot be reached, PlanError where it has another Ray or Python.
@@ -141,14 +141,14 @@ _own_jobs: set[str] = set()
 
 
 def connected_by_program() -> bool:
-    """Whether the program itself has called ``ray.init``."""
+    """Return whether the program itself has called ``ray.init``."""
     import ray
 
     return ray.is_initialized() and ray.get_runtime_context().get_job_id() not in _own_jobs
 
 
 def hosts_of(ray: Any) -> list[ClusterHost]:
-    """The nodes that live, by their names: Ray has them in no order (2.60)."""
+    """Return the nodes that live, by their names: they have no order in Ray (2.60)."""
     free = _free_resources()
     found = [
         ClusterHost(
@@ -167,13 +167,13 @@ def hosts_of(ray: Any) -> list[ClusterHost]:
 
 
 def _name(node: Mapping[str, Any]) -> str:
-    """The name of ``ray start --node-name``; without it Ray's is the address (2.60)."""
+    """Return the name of ``ray start --node-name``, without which Ray's is the address (2.60)."""
     name, address = str(node["NodeName"]), node["NodeManagerAddress"]
     return name if name != address else str(node.get("NodeManagerHostname") or address)
 
 
 def _free_resources() -> dict[str, dict[str, float]]:
-    """Of each node. Ray's public functions know the sum of all nodes alone (Ray 2.60)."""
+    """Return those of each node: Ray's public functions know the sum of all (Ray 2.60)."""
     try:
         state: Any = importlib.import_module("ray._private.state")
         found: dict[str, dict[str, float]] = state.available_resources_per_node()
@@ -183,6 +183,6 @@ def _free_resources() -> dict[str, dict[str, float]]:
 
 
 def driver_host(ray: Any) -> ClusterHost:
-    """The node that this process is connected to, which is on its own host."""
+    """Return the node that this process is connected to, which is on its own host."""
     own = ray.get_runtime_context().get_node_id()
     return next(host for host in hosts_of(ray) if host.node_id == own)

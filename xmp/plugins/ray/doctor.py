@@ -58,7 +58,7 @@ def _without(asked: bool) -> str:
 
 
 def _running_here() -> str:
-    """The cluster of the latest `ray start` here, which ``ray.init()`` takes (Ray 2.60).
+    """Return the cluster of the latest `ray start`, which ``ray.init()`` takes (Ray 2.60).
 
     ray/_common/utils.py, get_ray_address_file.
     """
@@ -70,7 +70,7 @@ def _running_here() -> str:
 
 
 def _looked(address: str) -> dict[str, Any] | str:
-    """What the cluster has, or why it does not answer."""
+    """Return what the cluster has, or why it does not answer."""
     command = interpreter.fresh_interpreter("xmp.plugins.ray.doctor", "look")
     env = {**os.environ, "RAY_ADDRESS": address}
     process = subprocess.Popen(
@@ -91,7 +91,7 @@ def _looked(address: str) -> dict[str, Any] | str:
 
 
 def look() -> None:
-    """In a process of its own: connect, and write what the cluster has as a line of JSON."""
+    """Connect, in a process of its own, and write what the cluster has as a line of JSON."""
     import logging
 
     import ray

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from xmp._hosts.engines.missing import Missing
@@ -13,26 +12,24 @@ from xmp._hosts.engines.ping import all_answer
 from xmp._hosts.engines.pool import Pool, new_job
 from xmp._hosts.engines.program_path import program_path
 from xmp._hosts.engines.protocol import HostFound
+from xmp._hosts.engines.remote_agent import RemoteFiles, measure_clocks
 from xmp._hosts.engines.waiting import Later, Limit
 from xmp._os import signals
-from xmp._processes.messages.connection import Closed, prepared
+from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.hosts import Describe, Described, Prepare
-from xmp._processes.system import linux, stdio
+from xmp._processes.system import stdio
 from xmp._processes.terminal.console import in_notebook
 from xmp._words.errors import PlanError, StartError
 
 from . import actor
-from .agent import RayAgent
+from .agent import RayAgent, ports_allowed
 from .answers import all_came
 from .cluster import ClusterHost, connect, connected_by_program, driver_host, hosts_of
-from .host_clocks import measure
 from .host_faults import advice, failed_host, own_versions, refuse_versions
-from .host_files import RayHostFiles
 from .placement import Nodes, Wanted
 from .reservation import Reservation
 from .runtime_env import in_words
 from .script_import import would_connect
-from .sent_files import SentFiles
 from .session import end_before_ray, outlives_its_task, session
 from .silent_hosts import SilentHosts
 from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
@@ -62,14 +59,16 @@ class RayGroup:
         silent_hosts: SilentHosts,
         imports: tuple[str, ...] | None,
     ) -> None:
-        """``imports``: what the hosts' templates can begin with, as ``host.expected_imports``."""
-        self._pool, self._sent, self._silent_hosts = pool, SentFiles(), silent_hosts
+        """Reserve the hosts, and start their agents. Raise StartError, PlanError.
+
+        ``imports``: what the hosts' templates can begin with, as ``host.expected_imports``.
+        """
+        self._pool, self._silent_hosts, self._imports = pool, silent_hosts, imports
         self.environment = new_job()
         self._ray = connect()
         self._session = session(self._ray)
         self._idle = Later(lambda: self._pool.expire(self), _IDLE)
         end_before_ray(pool.end)
-        self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
         self._entries = program_path()
         self._paths: list[list[str]] = []
@@ -77,8 +76,9 @@ class RayGroup:
         self._silent_hosts.look(cluster)
         avoided = silent_hosts.selector()
         self._reservation = Reservation(self._ray, need, cluster, limit, avoided)
+        pool.begins(need.key, self)
         try:
-            found = self._placed(need, imports)
+            found = self._placed(need)
             refuse_versions(found)
             self._meet(need, found)
         except BaseException:
@@ -86,49 +86,48 @@ class RayGroup:
                 self.close()
             raise
 
-    def _placed(self, need: Wanted, imports: tuple[str, ...] | None) -> list[dict[str, Any]]:
-        """What the actors of all hosts say, after so many placements as that takes.
+    def _placed(self, need: Wanted) -> list[dict[str, Any]]:
+        """Return what the actors of all hosts say, after so many placements as that takes.
 
         Their agents start meanwhile, and templates that import what the launch will need: torch
         takes longer than all the rest.
         """
-        home = driver_host(self._ray)
-        messages = [*([Prepare(imports)] if imports is not None else []), Describe()]
-        packets = [(prepared(message), ()) for message in messages]
-        first = own_versions(), (home.address, home.port), tuple(self._entries), packets
+        imports = [Prepare(self._imports)] if self._imports is not None else []
+        first = *imports, Describe()
         while True:
             self._place(need)
+            own, path = own_versions(), tuple(self._entries)
+            asked = [each.actor.begin.remote(own, each.order(first), path) for each in self._agents]
             try:
-                return self._answers(
-                    [each.begin.remote(*first) for each in self._actors], self._look
-                )
+                return self._answers(asked)
             except _OtherHostsError:
                 self._unplace()
                 self._reservation = self._reservation.renewed(self._silent_hosts.selector())
 
     def _look(self) -> None:
-        """While hosts are awaited: others may be there by now."""
+        """Look, while hosts are awaited, whether others are there by now."""
         if self._silent_hosts.silent and self._silent_hosts.look(hosts_of(self._ray)):
             raise _OtherHostsError
 
     def _place(self, need: Wanted) -> None:
-        """One actor on each host; Ray starts them as soon as it has the hosts."""
+        """Make one actor for each host; Ray starts them as soon as it has the hosts."""
         ray = self._ray
         ray.cloudpickle.register_pickle_by_value(actor)
-        groups = {"send": 1, "hear": 1, "files": 2}
-        remote = ray.remote(concurrency_groups=groups)(actor.HostActor)
+        remote, home = ray.remote(actor.HostActor), driver_host(ray).address
         env = json.loads(need.runtime_env or "null")
         for index in range(len(self._reservation.parts)):
+            agent = RayAgent(index, home, ports_allowed())
+            self._agents.append(agent)
             options = {**self._reservation.options(index), "runtime_env": env}
-            made = remote.options(**options, max_restarts=0, max_task_retries=0).remote()
-            self._actors.append(made)
+            made = remote.options(**options, max_restarts=0, max_task_retries=0)
+            agent.actor = made.remote()
 
-    def _answers(self, asked: Sequence[Any], look: Callable[[], None] = lambda: None) -> list[Any]:
-        """The answers of all actors; StartError where a host does not come."""
+    def _answers(self, asked: Sequence[Any]) -> list[Any]:
+        """Return the answers of all actors. Raise StartError where a host does not come."""
         answers = [each.future() for each in asked]
         while not all_came(answers, _LOOK):
             signals.deliver()
-            look()
+            self._look()
             self._reservation.look()
         try:
             return list(self._ray.get(list(asked)))
@@ -141,17 +140,16 @@ class RayGroup:
 
     def _meet(self, need: Wanted, found: Sequence[dict[str, Any]]) -> None:
         """Reach the agents, which have started, and learn from them what the hosts are."""
-        nodes = self._reservation.nodes()
-        for index, (each, host) in enumerate(zip(self._actors, found)):
-            agent = RayAgent(each, index, nodes[index].name, host["address"], host["pid"])
-            agent.use(self._sent)
-            self._agents.append(agent)
-        self._sent.go_to(self._actors)
+        for agent, node, host in zip(self._agents, self._reservation.nodes(), found):
+            agent.started(node.name, host)
         self._paths = [host["path"] for host in found]
-        self._order(need, [each.facts for each in self._described()])
+        described = [self._description(agent) for agent in self._agents]
+        for agent, each in zip(self._agents, described):
+            agent.pid = each.pid
+        self._order(need, [each.facts for each in described])
 
     def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
-        """Number the hosts: a slice's by their worker ids, as Ray has an order of its own."""
+        """Put the hosts in order, a slice's by their worker ids: Ray has an order of its own."""
         order, nodes, cluster = [*range(len(facts))], self._reservation.nodes(), hosts_of(self._ray)
         if any("TPU" in part for part in need.parts):
             refuse_mixed(nodes, cluster, need.said)
@@ -159,56 +157,43 @@ class RayGroup:
             order = in_worker_order(facts, need.said, must=isinstance(need.hosts, TpuSlice))
         names = names_of_workers(facts, nodes, cluster)
         self.environment.update(names)
-        self._actors, self._agents = (
-            [self._actors[i] for i in order],
-            [self._agents[i] for i in order],
-        )
+        self._agents = [self._agents[i] for i in order]
         self._paths = [self._paths[i] for i in order]
         for index, agent in enumerate(self._agents):
             agent.index = index
         known = [with_variables(facts[i], names) for i in order]
         self.hosts = [HostFound(a.name, a.address, each) for a, each in zip(self._agents, known)]
 
-    def _described(self) -> list[Described]:
-        """What each host is, as its agent says."""
-        for agent in self._agents:
-            agent.hear()
-        return [self._description(agent) for agent in self._agents]
-
     def _description(self, agent: RayAgent) -> Described:
-        # A wait ends early where a signal may have come.
-        while not linux.ready(agent.fileno(), select.POLLIN, self._reservation.limit.left):
-            signals.deliver()
-            self._reservation.look()
+        """Return what a host is, as its agent says. Raise StartError."""
         try:
-            found: Described = agent.expect(Described, _PING)
-        except (Closed, TimeoutError) as error:
-            raise StartError(
-                f"the agent of {agent.name} did not start: {agent.how_it_ended()}", code="XMP-H07"
-            ) from error
-        agent.rest()
-        return found
+            return agent.answer(Described, self._reservation.limit.left)
+        except TimeoutError as error:
+            self._reservation.look()
+            how = str(error)
+        except Closed:
+            how = agent.how_it_ended() if agent.is_reached else agent.unreached()
+        raise StartError(f"the agent of {agent.name} did not start: {how}", code="XMP-H07")
 
     # --- as any group --------------------------------------------------------------------------
 
     @property
     def usable(self) -> bool:
-        if session(self._ray) != self._session:
+        if session(self._ray) != self._session or not self._actors_live():
             return False
-        for agent in self._agents:
-            agent.hear()
-        try:
-            return all_answer(self._agents, _PING)
-        finally:
-            for agent in self._agents:
-                agent.rest()
+        return all_answer(self._agents, _PING)
+
+    def _actors_live(self) -> bool:
+        """Return whether all actors answer: what ends with a killed one does so a moment later."""
+        answers = [agent.actor.lives.remote().future() for agent in self._agents]
+        return all_came(answers, _PING) and not any(each.exception() for each in answers)
 
     def begin(self) -> None:
-        """The agents' own variables do not change."""
+        """Stop the idle limit: another launch takes the group."""
         self._idle.stop()
 
     def refuse(self, plan: JobPlan) -> None:
-        """A slice that the user has named is for what uses its chips."""
+        """Raise PlanError where a slice that the user has named runs what uses no chips."""
         need, device = self._reservation.need, plan.hosts[0].replicas[0].device
         if need.for_tpus and not device.startswith("tpu"):
             raise PlanError(
@@ -240,23 +225,22 @@ class RayGroup:
     def imports_script(self) -> bool:
         return not (connected_by_program() and would_connect())
 
-    def files(self, index: int) -> RayHostFiles:
-        return RayHostFiles(self._agents[index].actor)
+    def files(self, index: int) -> RemoteFiles:
+        return RemoteFiles(self._agents[index])
 
     def advice(self, missing: Missing, command: bool) -> str:
         return advice(missing, command)
 
     def agents(self) -> list[RayAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
-        measure(self._agents)
+        measure_clocks(self._agents)
         return self._agents
 
     def reserve(self, need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
-        """Take the hosts again, which others may have now: the agents stayed there without them."""
+        """Take the hosts again, which others may have now; return whether that was possible."""
         return self._reservation.again(need, cluster)
 
     def release(self, lost: bool) -> None:
-        self._sent.clear()
         self._reservation.release()
         if lost:
             self._silent_hosts.lost()
@@ -267,19 +251,20 @@ class RayGroup:
     def close(self) -> None:
         self._idle.stop()
         self._pool.forget(self)
-        self._sent.close()
-        for agent in self._agents:
-            agent.end()
-        if session(self._ray) == self._session:
-            with contextlib.suppress(Exception):  # nothing can be done where Ray has gone
-                self._unplace()
+        self._unplace()
 
     def _unplace(self) -> None:
         """End the actors, and with them the agents: no call of Ray here waits for a host."""
-        for each in self._actors:
-            self._ray.kill(each)
-        self._actors.clear()
-        self._reservation.remove()
+        agents, self._agents = self._agents, []
+        for agent in agents:
+            agent.hang_up()
+        if session(self._ray) == self._session:
+            with contextlib.suppress(Exception):  # nothing can be done where Ray has gone
+                for actor_there in [agent.actor for agent in agents if agent.actor is not None]:
+                    self._ray.kill(actor_there)
+                self._reservation.remove()
+        for agent in agents:
+            agent.end()
 
     def drop(self) -> None:
         for agent in self._agents:

@@ -24,7 +24,7 @@ __all__ = ["advice", "failed_host", "first_line", "own_versions", "refuse_versio
 
 
 def advice(missing: Missing, command: bool) -> str:
-    """For a package its pip line, for a module of the user's how its folder reaches the hosts.
+    """Return a package's pip line, or how the folder of a module of the user's gets there.
 
     "" where this process does not have the module either. ``command``: ``xmp run`` launches.
     """
@@ -48,7 +48,7 @@ def advice(missing: Missing, command: bool) -> str:
 
 
 def _runtime_env(value: dict[str, Any], command: bool) -> str:
-    """How the user gives it."""
+    """Say how the user gives it."""
     text = json.dumps(value)
     if command:
         return f"xmp run --runtime-env {shlex.quote(text)}"
@@ -56,7 +56,7 @@ def _runtime_env(value: dict[str, Any], command: bool) -> str:
 
 
 def _folder_of(top: str) -> str:
-    """The folder that an import of the module here finds it in."""
+    """Return the folder that an import of the module here finds it in."""
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
@@ -68,7 +68,7 @@ def _folder_of(top: str) -> str:
 
 
 def _requirement(top: str) -> str:
-    """The distribution that has the module, with its version, as pip takes it.
+    """Return the distribution that has the module, with its version, as pip takes it.
 
     "" for one that is from no package index: there its name may be anybody's.
     """
@@ -83,7 +83,7 @@ _ADVICE = "See `ray status` for the hosts that live, and launch again"
 
 
 def failed_host(ray: Any, asked: Sequence[Any], names: Sequence[str]) -> str:
-    """The first host without an answer, why, and what to do.
+    """Name the first host without an answer; say why, and what to do.
 
     ``asked``: references of Ray, one for each host, in the order of ``names``.
     """
@@ -98,7 +98,7 @@ def failed_host(ray: Any, asked: Sequence[Any], names: Sequence[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What Ray says in one line: of an exception in an actor, that exception."""
+    """Return what Ray says in one line; for an exception in an actor, that one."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, BaseException):
         return f"{type(cause).__name__}: {first_line(cause)}"
@@ -107,7 +107,7 @@ def first_line(error: BaseException) -> str:
 
 
 def own_versions() -> tuple[str, str]:
-    """What hosts must have: this process's Python, as in "3.11", and its xmp."""
+    """Return what hosts must have: this process's Python, as in "3.11", and its xmp."""
     import xmp
 
     return minor(platform.python_version()), xmp.__version__
@@ -132,7 +132,7 @@ def refuse_versions(found: Sequence[dict[str, Any]]) -> None:
 
 
 def _lacks(host: dict[str, Any], python: str, version: str) -> str:
-    """What is wrong with a host, and what to do there."""
+    """Say what is wrong with a host, and what to do there."""
     if minor(host["python"]) != minor(python):
         return (
             f"host {host['name']} has Python {host['python']}, and this process {python}: functions"

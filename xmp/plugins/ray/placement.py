@@ -85,7 +85,7 @@ class Wanted:
 
 
 def checked(hosts: object) -> Hosts:
-    """What ``hosts=`` asks for, without a look at the cluster; raises PlanError and TypeError."""
+    """Return what ``hosts=`` asks for, in whichever cluster. Raise PlanError, TypeError."""
     if isinstance(hosts, str):
         return parsed(hosts)
     if not isinstance(hosts, (list, tuple)):
@@ -118,7 +118,7 @@ def checked(hosts: object) -> Hosts:
 
 
 def wanted(hosts: Hosts, request: Request, cluster: Sequence[ClusterHost]) -> Wanted:
-    """What a launch asks of this cluster; PlanError for nodes that it does not have."""
+    """Return what a launch asks of this cluster. Raise PlanError for nodes that it lacks."""
     if isinstance(hosts, Nodes):
         chosen = [_node(each, cluster) for each in hosts.ids]
         each_own = tuple(_bundle(request, [host], 1) for host in chosen)
@@ -167,7 +167,7 @@ def _of_slice(hosts: TpuSlice, request: Request, cluster: Sequence[ClusterHost])
 def _bundle(
     request: Request, cluster: Sequence[ClusterHost], count: int
 ) -> tuple[tuple[str, float], ...]:
-    """What each of ``count`` hosts of the cluster is asked for."""
+    """Return what each of ``count`` hosts of the cluster is asked for."""
     bundle: dict[str, float] = {}
     for name in ACCELERATORS:
         amount = _devices(name, request, cluster, count)
@@ -183,7 +183,7 @@ def _bundle(
 
 
 def _devices(name: str, request: Request, cluster: Sequence[ClusterHost], count: int) -> float:
-    """How many accelerators of this kind."""
+    """Return how many accelerators of this kind."""
     needed = _OF_RUNTIME.get(request.runtime or "")
     if request.runtime in _NO_DEVICES or needed not in (None, name):
         return 0
@@ -200,19 +200,19 @@ def _devices(name: str, request: Request, cluster: Sequence[ClusterHost], count:
 def _processors(
     request: Request, devices: int, cluster: Sequence[ClusterHost], count: int
 ) -> float:
-    """A processor for each replica, and no more than the hosts have."""
+    """Return a processor for each replica, and no more than the hosts have."""
     return float(min(_replicas(request) or devices, int(_most("CPU", cluster, count))))
 
 
 def _replicas(request: Request) -> int | None:
-    """The replicas of each host, where the call says how many."""
+    """Return the replicas of each host, where the call says how many."""
     if request.devices is not None:
         return len(request.devices)
     return None if request.nprocs == -1 else request.nprocs
 
 
 def _most(name: str, cluster: Sequence[ClusterHost], count: int) -> float:
-    """The largest number that so many hosts have; all, where the cluster has fewer hosts."""
+    """Return the largest number that so many hosts have; that all have, where they are fewer."""
     numbers = sorted((int(host.resources.get(name, 0)) for host in cluster), reverse=True)
     return float(numbers[min(count, len(numbers)) - 1]) if numbers else 0
 
@@ -234,5 +234,5 @@ def _refuse_different(name: str, cluster: Sequence[ClusterHost], count: int) -> 
 
 
 def has(resources: dict[str, float], bundle: dict[str, float]) -> bool:
-    """Whether these resources suffice."""
+    """Return whether these resources suffice."""
     return all(resources.get(name, 0) >= amount for name, amount in bundle.items())

@@ -53,7 +53,7 @@ class Reservation:
         limit: Limit,
         avoided: Mapping[str, str],
     ) -> None:
-        """``avoided``: the selector that leaves out hosts which do not answer."""
+        """Reserve the hosts. ``avoided``: the selector that leaves out those that do not answer."""
         self.need, self._avoided = need, avoided
         self.limit = limit
         self._ray, self._connected = ray, Connected()
@@ -102,7 +102,7 @@ class Reservation:
         self._held = self._asked()
 
     def _slice(self, wanted: slices.TpuSlice, cluster: Sequence[ClusterHost]) -> str:
-        """Take a slice by its first worker; its name. A free one, if the cluster has any now."""
+        """Take a slice by its first worker, a free one if there is any now; return its name."""
         name = next(iter(slices.intact(wanted, cluster)), None)
         selector = {**self._avoided, slices.WORKER: "0", **dict(self.need.selector)}
         if name is not None:
@@ -134,14 +134,14 @@ class Reservation:
         return group
 
     def renewed(self, avoided: Mapping[str, str]) -> Reservation:
-        """Another one, after ``remove``, with the time that is left of this one."""
+        """Return another one, after ``remove``, with the time that is left of this one."""
         cluster = hosts_of(self._ray)
         return Reservation(self._ray, self.need, cluster, self.limit, avoided)
 
     # --- where the actors go -------------------------------------------------------------------
 
     def options(self, index: int) -> dict[str, Any]:
-        """Where the actor of a host goes, and what it takes of the reservation."""
+        """Say where the actor of a host goes, and what it takes of the reservation."""
         from ray.util import scheduling_strategies as strategies
 
         part = self.parts[index]
@@ -158,7 +158,7 @@ class Reservation:
         }
 
     def nodes(self) -> list[ClusterHost]:
-        """The hosts, in the order of the bundles."""
+        """Return the hosts, in the order of the bundles."""
         found = {host.node_id: host for host in hosts_of(self._ray)}
         if not found.keys() >= {*self._where}:
             raise StartError(
@@ -169,7 +169,7 @@ class Reservation:
     # --- waiting -------------------------------------------------------------------------------
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """Until then; raises the error of the limit after the time for it."""
+        """Wait until then. Raise the error of the limit after the time for it."""
         while not self._done(done):
             self.look()
             time.sleep(_PAUSE)
@@ -234,7 +234,7 @@ class Reservation:
     # --- the end -------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """The launch is over: give back soon what its agents do not need to stay."""
+        """Give back soon, as the launch is over, what its agents do not need to stay."""
         if not self.need.has_masks:
             self._given_back.start()
 
@@ -265,7 +265,7 @@ class Reservation:
         return True
 
     def _more(self) -> dict[str, dict[str, float]]:
-        """What is not reserved of what the launch asks for, by the ids of the hosts."""
+        """Return what is not reserved of what the launch asks for, by the ids of the hosts."""
         found = {}
         for node, part in self._asked().items():
             held = self._held.get(node, {})
@@ -275,7 +275,7 @@ class Reservation:
         return found
 
     def _asked(self) -> dict[str, dict[str, float]]:
-        """What the launch asks for, by the ids of the hosts; a slice by its first host."""
+        """Return what the launch asks for, by the ids of the hosts; a slice by its first one."""
         parts = self.parts
         if isinstance(self.need.hosts, slices.TpuSlice) and len(parts) > 1:
             parts[0][self.need.hosts.head] = 1.0

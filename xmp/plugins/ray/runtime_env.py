@@ -21,7 +21,7 @@ _OF_JOBS = ("worker_process_setup_hook",)
 
 
 def checked(given: object) -> dict[str, Any]:
-    """The mapping as Ray takes it; raises TypeError, and PlanError for keys that Ray ignores."""
+    """Return the mapping as Ray takes it. Raise TypeError, PlanError for keys that Ray ignores."""
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         kind = type(given).__name__
         raise TypeError(
@@ -44,7 +44,7 @@ def checked(given: object) -> dict[str, Any]:
 
 
 def stored(given: Mapping[str, Any]) -> str:
-    """The same as JSON, with local folders as they are stored in the cluster now.
+    """Return it as JSON, with local folders as they are stored in the cluster now.
 
     Equal texts mean equal contents. Raises PlanError, and TypeError for values of a wrong type.
     """
@@ -63,13 +63,13 @@ def stored(given: Mapping[str, Any]) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """What Ray says of hosts that cannot prepare it: the reason first, then the whole text."""
+    """Return what Ray says of hosts that cannot prepare it: the reason, then the whole text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"Ray cannot prepare runtime_env on a host: {lines[-1]}\n\n{str(error).rstrip()}"
 
 
 def _uploaded(env: dict[str, Any]) -> dict[str, Any]:
-    """With the addresses of what ``working_dir`` and ``py_modules`` lead to."""
+    """Return it with the addresses of what ``working_dir`` and ``py_modules`` lead to."""
     if not env.keys() & {"working_dir", "py_modules"}:
         return env
     try:  # Ray has no public function for it

@@ -18,7 +18,7 @@ __all__ = ["would_connect"]
 
 
 def would_connect() -> bool:
-    """Asked where this program has called ``ray.init``, from where it launches."""
+    """Return whether it would, as this program has called ``ray.init``, where it launches."""
     source = main_source()
     if source is None:
         return False
@@ -32,7 +32,7 @@ def would_connect() -> bool:
 
 
 def _run_by_import(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    """What is in these statements, but for functions, classes, and what is under the guard."""
+    """Yield what is in these statements, but for functions, classes, and what is guarded."""
     waiting: list[ast.AST] = [*body]
     while waiting:
         node = waiting.pop()

@@ -26,7 +26,7 @@ _LEAVES = 2.0
 
 
 def session(ray: Any) -> Session | None:
-    """The node and the job that this process is connected as; None where it is not connected.
+    """Return the node and the job that this process is connected as; None for no connection.
 
     ``ray.shutdown`` and another ``ray.init`` make another one, even in the same cluster. What
     belongs to an earlier one must not be used: Ray ends the process, or waits for ever.
@@ -50,7 +50,7 @@ def refuse_forked(ray: Any) -> None:
 
 
 def outlives_its_task(ray: Any) -> bool:
-    """Whether this process is a worker of Ray's that goes on after the task which launches.
+    """Return whether this process, a worker of Ray's, goes on after the task which launches.
 
     With an actor, Ray ends all that it has made.
     """
@@ -74,7 +74,7 @@ def connected_meanwhile(said: str) -> Iterator[None]:
 
 
 def _ends(connected: Connected) -> bool:
-    """Whether this connection has ended, or does in a moment: that takes some time."""
+    """Return whether this connection has ended, or does in a moment: that takes some time."""
     end = time.monotonic() + _LEAVES
     while connected.lives and time.monotonic() < end:
         time.sleep(0.01)
@@ -94,7 +94,7 @@ def own_sigterm() -> Iterator[None]:
 
 
 def end_before_ray(end: Callable[[], object]) -> None:
-    """At the end of this process wait for replicas, and call ``end``, before Ray disconnects.
+    """Wait for replicas at the end of this process, and call ``end``, before Ray disconnects.
 
     Ray does that in a handler of atexit, which the import of ray and ``ray.init`` register; the
     last that is registered runs first.

@@ -33,11 +33,11 @@ class SilentHosts:
         """The node ids of hosts that did not answer when they were tried."""
 
     def lost(self) -> None:
-        """A host of this process was lost: another one may fail in the same way."""
+        """Note that a host of this process was lost: another one may fail in the same way."""
         self._lost_one = True
 
     def look(self, hosts: Sequence[ClusterHost]) -> bool:
-        """Try the hosts; whether others are silent than before."""
+        """Try the hosts; return whether others are silent than before."""
         before = self.silent
         if self._lost_one:
             there = answering([(host.address, host.port) for host in hosts])
@@ -45,14 +45,14 @@ class SilentHosts:
         return self.silent != before
 
     def selector(self) -> dict[str, str]:
-        """What each bundle of a placement group asks of its host's labels."""
+        """Return what each bundle of a placement group asks of its host's labels."""
         if not self.silent:
             return {}
         return {_NODE_ID: f"!in({','.join(sorted(self.silent))})"}
 
 
 def answering(addresses: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Those at which something listens, of many at once."""
+    """Return those at which something listens, of many at once."""
     found: set[tuple[str, int]] = set()
     with contextlib.ExitStack() as stack:
         poller, waiting = select.poll(), dict[int, tuple[socket.socket, tuple[str, int]]]()

@@ -64,7 +64,7 @@ class TpuSlice:
         return prod(parse_topology(self.topology) or (0,))
 
     def hosts(self, cluster: Sequence[ClusterHost]) -> int:
-        """How many hosts it has."""
+        """Return how many hosts it has."""
         return self.chips // self.chips_per_host([host for host in cluster if self.is_of(host)])
 
     @property
@@ -79,13 +79,13 @@ class TpuSlice:
         return f"TPU-{self.pod_type}-head"
 
     def is_of(self, host: ClusterHost) -> bool:
-        """Whether a host belongs to such a slice."""
+        """Return whether a host belongs to such a slice."""
         labels = host.labels
         known = labels.get(TOPOLOGY, self.topology)
         return labels.get(TYPE) == self.pod_type and known == self.topology
 
     def chips_per_host(self, cluster: Sequence[ClusterHost]) -> int:
-        """What its hosts in the cluster have, or would have.
+        """Return what its hosts in the cluster have, or would have.
 
         A type does not say it: v6e-8 is one host of eight chips, or two of four. Ray's own guess is
         four for each slice of several hosts.
@@ -96,13 +96,13 @@ class TpuSlice:
         return max(fitting, default=min(self.chips, usual))
 
     def selector(self, cluster: Sequence[ClusterHost]) -> dict[str, str]:
-        """Labels of its hosts: with the topology where the cluster's hosts have it."""
+        """Return labels of its hosts, with the topology where the cluster's hosts have it."""
         known = any(TOPOLOGY in host.labels for host in cluster if self.is_of(host))
         return {TYPE: self.pod_type, **({TOPOLOGY: self.topology} if known else {})}
 
 
 def resources_of(chips: int) -> float:
-    """Chips as Ray counts them."""
+    """Return chips as Ray counts them."""
     return float(chips * _per_chip())
 
 
@@ -112,7 +112,7 @@ def _per_chip() -> int:
 
 
 def parsed(text: str) -> TpuSlice:
-    """The slice that ``hosts=`` names; PlanError for what is none."""
+    """Return the slice that ``hosts=`` names. Raise PlanError for what is none."""
     name, colon, topology = text.strip().lower().partition(":")
     if not colon:
         raise PlanError(
@@ -149,7 +149,7 @@ def parsed(text: str) -> TpuSlice:
 
 
 def kinds(cluster: Sequence[ClusterHost]) -> set[TpuSlice]:
-    """The kinds of slices that the cluster's hosts say they belong to."""
+    """Return the kinds of slices that the cluster's hosts say they belong to."""
     found = set()
     for host in cluster:
         generation = generation_of_type(host.labels.get(TYPE, ""))
@@ -173,7 +173,7 @@ def refuse_mixed(nodes: Sequence[ClusterHost], cluster: Sequence[ClusterHost], s
 
 
 def intact(wanted: TpuSlice, cluster: Sequence[ClusterHost]) -> dict[str, list[ClusterHost]]:
-    """The complete slices of this kind in the cluster, by name; free ones come first."""
+    """Return the complete slices of this kind in the cluster, by name; free ones come first."""
     chips = wanted.chips_per_host([host for host in cluster if wanted.is_of(host)])
     hosts: dict[str, list[ClusterHost]] = {}
     for host in cluster:
@@ -193,7 +193,7 @@ def _is_free(hosts: Sequence[ClusterHost]) -> bool:
 
 
 def in_worker_order(known: Sequence[HostFacts], said: str, must: bool) -> list[int]:
-    """The positions of hosts in the order of their TPU worker ids.
+    """Return the positions of hosts in the order of their TPU worker ids.
 
     ``must``: they are a slice, whose ids are 0 to n-1, or PlanError says what they are. Otherwise
     hosts that are none stay as they are.
@@ -219,7 +219,7 @@ def _worker_id(facts: HostFacts) -> int | None:
 def names_of_workers(
     known: Sequence[HostFacts], nodes: Sequence[ClusterHost], cluster: Sequence[ClusterHost]
 ) -> dict[str, str]:
-    """``TPU_WORKER_HOSTNAMES`` of the slice that these hosts are of, where they do not have it.
+    """Return ``TPU_WORKER_HOSTNAMES`` of the slice of these hosts, where they do not have it.
 
     GKE and the metadata server list a slice's hosts; elsewhere Ray's labels do, with all hosts of
     the slice, also those that the launch does not have.
@@ -244,5 +244,5 @@ def _as_worker(node: ClusterHost) -> HostFacts:
 
 
 def with_variables(facts: HostFacts, variables: Mapping[str, str]) -> HostFacts:
-    """The facts as an agent has them in a launch that sets these."""
+    """Return the facts as an agent has them in a launch that sets these."""
     return replace(facts, env={**facts.env, **variables}) if variables else facts

@@ -35,7 +35,7 @@ _SECRETS = ("RAY_AUTH_TOKEN",)
 
 
 def for_agent() -> dict[str, str]:
-    """This process's variables, as if neither Ray nor another launcher had started it.
+    """Return this process's variables, as if neither Ray nor another launcher had started it.
 
     What the user sets by ``runtime_env`` stays, and so do GPU masks: Ray gives each actor some.
     """
@@ -47,7 +47,7 @@ def for_agent() -> dict[str, str]:
 def without_rays(
     worker: Mapping[str, str], host: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """The variables of a worker; those that Ray sets as ``host`` has them, but for the user's.
+    """Return a worker's variables; those that Ray sets as ``host`` has them, but for the user's.
 
     ``given``: what the user sets in ``runtime_env``.
     """
@@ -61,7 +61,7 @@ def without_rays(
 
 
 def _of_raylet() -> dict[str, str]:
-    """The variables of the process that has started this one (proc_pid_environ(5))."""
+    """Return the variables of the process that has started this one (proc_pid_environ(5))."""
     raylet = os.environ.get("RAY_RAYLET_PID") or os.getppid()
     try:
         with open(f"/proc/{raylet}/environ", "rb") as file:
@@ -73,7 +73,7 @@ def _of_raylet() -> dict[str, str]:
 
 
 def _runtime_env() -> Mapping[str, Any]:
-    """That of the job and of the actor."""
+    """Return that of the job and of the actor."""
     import ray
 
     found: Mapping[str, Any] = ray.get_runtime_context().runtime_env
@@ -84,7 +84,7 @@ def _runtime_env() -> Mapping[str, Any]:
 
 
 def path(driver: ProgramPath) -> list[str]:
-    """``sys.path`` of replicas here: the driver's folders that exist here, and this process's.
+    """Return ``sys.path`` of replicas: the driver's folders that exist here, and this one's.
 
     Ray adds the folder of the driver's script and its working folder (2.60,
     _private/worker.py): only the first is in the path of a script, and none of them may hide what

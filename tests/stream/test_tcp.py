@@ -1,0 +1,371 @@
+"""The stream over TCP: both processes at its ends, either of which may connect, and strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.strangers import exactly
+from tests.support.waiting import until
+from xmp._hosts.carrier.sealed import ANSWER_SIZE, GREETING_SIZE
+from xmp._hosts.engines.remote_agent import RemoteAgent
+from xmp._hosts.stream import tcp
+from xmp._hosts.stream.tcp import Callers, Met, Secret, dialled, listening, port_range
+from xmp._hosts.stream.ways import order_of_connection
+from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.hosts import Ping, Pong
+from xmp._processes.system import interpreter
+
+HERE, THERE = "127.0.0.2", "127.0.0.3"
+SECRET = Secret(secrets.token_hex(32), contents=True)
+ANY = port_range("")
+
+
+def port_of(listener: socket.socket | None) -> int:
+    assert listener is not None
+    return int(listener.getsockname()[1])
+
+
+# --- the handshake -------------------------------------------------------------------------------
+
+
+class Waiting:
+    """What listens, in a thread."""
+
+    def __init__(self, local: int = -1) -> None:
+        listener = listening(HERE, ANY)
+        assert listener is not None
+        self.port = port_of(listener)
+        self.met: Met | None = None
+        self._callers, self._local = Callers(listener, SECRET), local
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.met = self._callers.met(self._local)
+
+    def call(self) -> socket.socket:
+        return socket.create_connection((HERE, self.port), 10)
+
+    def end(self) -> None:
+        """Both ends meet, and one key of each is the other's other."""
+        met = dialled(HERE, self.port, SECRET, 5)
+        self.thread.join(10)
+        assert self.met is not None
+        assert met.ours.code(1, b"x") == self.met.theirs.code(1, b"x")
+        assert met.theirs.code(1, b"x") == self.met.ours.code(1, b"x")
+        for each in (met.socket, self.met.socket):
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            each.close()
+        with pytest.raises(ConnectionRefusedError):
+            self.call()
+
+
+@pytest.fixture
+def waiting() -> Waiting:
+    return Waiting()
+
+
+def is_closed(connection: socket.socket, seconds: float = 10) -> bool:
+    connection.settimeout(seconds)
+    try:
+        while connection.recv(1 << 12):
+            pass
+    except ConnectionResetError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("data", [bytes(ANSWER_SIZE), b"GET / HTTP/1.1\r\n" * 9], ids=["0", "http"])
+def test_a_stranger_that_answers_is_dropped(waiting: Waiting, data: bytes) -> None:
+    with waiting.call() as stranger:
+        exactly(stranger, GREETING_SIZE)
+        stranger.sendall(data)
+        assert is_closed(stranger)
+    waiting.end()
+
+
+def test_one_with_another_secret_is_dropped(waiting: Waiting) -> None:
+    with pytest.raises(OSError, match="was closed"):
+        dialled(HERE, waiting.port, Secret(secrets.token_hex(32), contents=True), 5)
+    waiting.end()
+
+
+def test_one_that_says_nothing_is_dropped_after_a_while(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp, "_HANDSHAKE", 0.2)
+    with waiting.call() as stranger:
+        assert is_closed(stranger)
+    waiting.end()
+
+
+def test_few_wait_at_a_time(waiting: Waiting) -> None:
+    strangers = [waiting.call() for _ in range(40)]
+    first, last = strangers[:24], strangers[24:]
+    assert all(map(is_closed, first))
+    for each in last:
+        exactly(each, GREETING_SIZE)
+    waiting.end()
+    assert all(map(is_closed, last))
+    for each in strangers:
+        each.close()
+
+
+def test_the_answer_to_another_greeting_is_no_proof(waiting: Waiting) -> None:
+    """A stranger between both passes on what it has heard from an earlier connection."""
+    with Relay(waiting.port) as relay:
+        dialled(HERE, relay.port, SECRET, 5).socket.close()
+        answer = relay.heard
+    waiting.thread.join(10)
+    assert waiting.met is not None
+    waiting.met.socket.close()
+    assert len(answer) == ANSWER_SIZE
+    again = Waiting()
+    with again.call() as stranger:
+        exactly(stranger, GREETING_SIZE)
+        stranger.sendall(answer)
+        assert is_closed(stranger)
+    again.end()
+
+
+class Relay:
+    """A stranger that passes one handshake on, and keeps the answer."""
+
+    def __init__(self, port: int) -> None:
+        self._to, self._listener = port, listening(HERE, ANY)
+        self.port, self.heard = port_of(self._listener), b""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        assert self._listener is not None
+        one, _ = self._listener.accept()
+        with one, socket.create_connection((HERE, self._to)) as other:
+            one.sendall(exactly(other, GREETING_SIZE))
+            self.heard = exactly(one, ANSWER_SIZE)
+            other.sendall(self.heard)
+            one.sendall(exactly(other, 33))
+
+    def __enter__(self) -> Relay:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(10)
+        assert self._listener is not None
+        self._listener.close()
+
+
+@pytest.mark.parametrize("greets", [False, True])
+def test_what_listens_may_be_another_program(greets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "_HANDSHAKE", 0.2)
+    listener = listening(HERE, ANY)
+    assert listener is not None
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        if greets:
+            connection.sendall(bytes(100))
+        time.sleep(1)
+        connection.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with pytest.raises(OSError, match="another program" if greets else "timed out"):
+        dialled(HERE, port_of(listener), SECRET, 5)
+    thread.join()
+    listener.close()
+
+
+def test_waiting_ends_when_the_driver_has_something_to_say() -> None:
+    ours, theirs = socket.socketpair()
+    waiting = Waiting(theirs.fileno())
+    with waiting.call() as stranger:
+        ours.close()
+        waiting.thread.join(10)
+        assert waiting.met is None
+        assert is_closed(stranger)
+    theirs.close()
+
+
+def test_ports_of_a_range() -> None:
+    ports = port_range("20020-20021")
+    found = [listening(HERE, ports) for _ in range(3)]
+    assert [each and port_of(each) for each in found] == [20020, 20021, None]
+    for each in found:
+        if each is not None:
+            each.close()
+    assert listening("192.0.2.1", ANY) is None  # no address of this host
+    for wrong in ("20000", "1-0", "0-5", "1-65536", "a-b", "-"):
+        with pytest.raises(ValueError, match=wrong):
+            port_range(wrong)
+
+
+# --- the two processes ---------------------------------------------------------------------------
+
+
+class Host(NamedTuple):
+    """``xmp-host``, as what starts it on its host has it."""
+
+    process: subprocess.Popen[bytes]
+    lifeline: int
+    starter: socket.socket
+
+    def answer(self) -> dict[str, Any]:
+        self.starter.settimeout(30)
+        found: dict[str, Any] = json.loads(self.starter.recv(1 << 12))
+        return found
+
+    def end(self) -> None:
+        self.starter.close()
+        self.process.kill()
+        self.process.wait()
+        os.close(self.lifeline)
+
+
+@pytest.fixture
+def started() -> Iterator[list[Host]]:
+    hosts: list[Host] = []
+    yield hosts
+    for each in hosts:
+        each.end()
+
+
+def start(hosts: list[Host], port: int, ports: str = "") -> Host:
+    """Start ``xmp-host`` for a driver that listens at this port, 0 for none."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    watched, lifeline = os.pipe()
+    numbers = theirs.fileno(), watched
+    command = interpreter.fresh_interpreter("xmp._hosts.stream.far", "main", *numbers)
+    process = subprocess.Popen(command, pass_fds=numbers, start_new_session=True)
+    theirs.close()
+    os.close(watched)
+    order = {"address": HERE, "port": port, "ports": ports, "own": THERE, "secret": SECRET}
+    ours.send(json.dumps({**order, "first": []}).encode())
+    hosts.append(Host(process, lifeline, ours))
+    return hosts[-1]
+
+
+@pytest.fixture
+def agent() -> Iterator[RemoteAgent]:
+    """The driver's side, which listens."""
+    listener = listening(HERE, ANY)
+    assert listener is not None
+    with listener:
+        order = order_of_connection(SECRET)
+        made = RemoteAgent(0, "there", order, dict(os.environ), [listener.fileno()])
+        made.facts["port"] = port_of(listener)
+    yield made
+    made.hang_up()
+    made.end()
+
+
+def answers(agent: RemoteAgent) -> bool:
+    agent.send(Ping())
+    return agent.answer(Pong, 30).at > 0
+
+
+def disturb(port: int, address: str) -> list[socket.socket]:
+    """Strangers: some say nothing, one says what is no answer, one ends at once."""
+    found = [socket.create_connection((address, port), 10) for _ in range(20)]
+    found[-1].sendall(os.urandom(4096))
+    found.pop(0).close()
+    return found
+
+
+def test_the_host_connects(agent: RemoteAgent, started: list[Host]) -> None:
+    strangers = disturb(agent.facts["port"], HERE)
+    host = start(started, agent.facts["port"])
+    assert host.answer() == {"port": 0, "refused": ""}
+    assert answers(agent)
+    assert all(map(is_closed, strangers))
+    os.close(os.dup(host.lifeline))
+    for each in strangers:
+        each.close()
+
+
+def test_the_driver_connects(agent: RemoteAgent, started: list[Host]) -> None:
+    with socket.socket() as closed:  # nothing listens there
+        closed.bind((HERE, 0))
+        host = start(started, closed.getsockname()[1], "20030-20039")
+        found = host.answer()
+    assert (found["port"] in range(20030, 20040), found["refused"]) == (True, "connection refused")
+    strangers = disturb(found["port"], THERE)
+    agent.dial(THERE, found["port"])
+    assert answers(agent)
+    assert all(map(is_closed, strangers))
+    for each in strangers:
+        each.close()
+
+
+@pytest.mark.parametrize("port", [0, -1], ids=["a closed port", "no free port"])
+def test_neither_can(agent: RemoteAgent, started: list[Host], port: int) -> None:
+    taken = listening(THERE, port_range("20040-20040"))
+    host = start(started, 0, "20040-20040" if port else "")
+    found = host.answer()
+    assert found["refused"] == "the driver has no free port"
+    assert (found["port"] < 0) == (port < 0)
+    host.process.kill()
+    host.process.wait()
+    agent.dial(THERE, found["port"])
+    with pytest.raises(Closed):
+        agent.answer(Pong, 30)
+    assert agent.how_it_ended() == ("it has no free port" if port else "connection refused")
+    assert taken is not None
+    taken.close()
+
+
+def test_the_host_ends_with_its_lifeline_and_the_driver_hears_it(
+    agent: RemoteAgent, started: list[Host]
+) -> None:
+    host = start(started, agent.facts["port"])
+    assert host.answer()["port"] == 0
+    assert answers(agent)
+    with open(os.devnull) as null:
+        os.dup2(null.fileno(), host.lifeline)  # which closes it
+    assert host.process.wait(5) == -9
+    with pytest.raises(Closed):
+        agent.answer(Pong, 5)
+    assert "has lost its connection" in agent.how_it_ended()
+
+
+def test_the_host_ends_with_its_driver(agent: RemoteAgent, started: list[Host]) -> None:
+    host = start(started, agent.facts["port"])
+    assert host.answer()["port"] == 0
+    assert answers(agent)
+    agent.kill()
+    assert host.process.wait(5) == 0
+
+
+def test_another_agent_answers_for_one_that_was_killed(
+    agent: RemoteAgent, started: list[Host]
+) -> None:
+    host = start(started, agent.facts["port"])
+    assert host.answer()["port"] == 0
+    assert answers(agent)
+    (child,) = children(host.process.pid)
+    os.kill(child, 9)
+    with pytest.raises(Closed):
+        agent.answer(Pong, 30)
+    assert agent.how_it_ended() == "was killed by SIGKILL"
+    until(lambda: children(host.process.pid) not in ([], [child]), 10)
+    assert answers(agent)
+    (second,) = children(host.process.pid)
+    os.kill(second, 9)
+    assert host.process.wait(10) == 0
+
+
+def children(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(each) for each in file.read().split()]
