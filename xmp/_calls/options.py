@@ -70,7 +70,7 @@ class Option:
     as_rank: Literal["used", "without effect", "refused"] = "refused"
     """What ``launch`` makes of it in a process that another launcher has started."""
     needs_replica: tuple[Literal["spawn", "run"], ...] = ()
-    """Who starts a process for it even where a single replica could be the calling process."""
+    """Callers that start a process for it even where one replica could be the calling process."""
     over_hosts: str = "the same"
     """What it means where an engine starts several hosts."""
 

@@ -121,7 +121,7 @@ def _hosts_of(request: Request) -> int:
 
 
 class LocalGroup:
-    """So many hosts of this machine, and their agents once they are needed."""
+    """``count`` hosts that are all this machine, and their agents once they are needed."""
 
     def __init__(self, count: int, pool: Pool[LocalGroup]) -> None:
         self._agents: list[LocalAgent] = []

@@ -23,7 +23,7 @@ class ProgramPath(NamedTuple):
     """The folders of a driver's ``sys.path`` that may have the user's own modules."""
 
     first: list[str]
-    """Those before Python's own: of the script, of PYTHONPATH, and what the program inserted."""
+    """The ones before Python's own: of the script, of PYTHONPATH, and inserted by the program."""
     last: list[str]
     folder: str
     """The working folder, "" where it has been removed."""

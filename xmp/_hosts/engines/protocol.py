@@ -58,7 +58,7 @@ class HostFiles(Protocol):
         """Return whether this file is there."""
 
     def parts(self, path: str, start: int, size: int) -> Generator[memoryview, None, None]:
-        """So many bytes from ``start`` on; fewer if the file has no more."""
+        """Yield ``size`` bytes from ``start`` on; fewer if the file has no more."""
 
 
 class Group(Protocol):

@@ -200,8 +200,7 @@ class RemoteGroup:
                 described = agent.answer(Described, self._limit.left)
                 paths.append(agent.answer(PathFound, self._limit.left).path)
             except (Closed, TimeoutError) as error:
-                why = agent.how_it_ended() if isinstance(error, Closed) else error
-                text = f"the agent of {agent.name} did not start: {why}"
+                text = f"the agent of {agent.name} did not start: {_why(agent, error)}"
                 raise StartError(self._said(text, agent), code="XMP-H08") from None
             agent.pid = described.pid
             agent.address = target.address or _reached_at(agent)
@@ -269,8 +268,8 @@ class RemoteGroup:
         try:
             agent.send(FindPath(*entries))
             return agent.answer(PathFound, _PING).path
-        except (Closed, TimeoutError):
-            raise StartError(f"{agent.name} {agent.how_it_ended()}", code="XMP-H08") from None
+        except (Closed, TimeoutError) as error:
+            raise StartError(f"{agent.name} {_why(agent, error)}", code="XMP-H08") from None
 
     def imports_script(self) -> bool:
         return True
@@ -332,6 +331,11 @@ def lacks(found: Mapping[str, str], folder: str, minor: str, version: str) -> st
             f"or run there: mkdir -p {shlex.quote(folder)}"
         )
     return ""
+
+
+def _why(agent: RemoteAgent, error: Closed | TimeoutError) -> str:
+    """Say why the agent has not answered: an agent that is only silent has not ended."""
+    return agent.how_it_ended() if isinstance(error, Closed) else str(error)
 
 
 def _names(agents: Sequence[RemoteAgent]) -> str:

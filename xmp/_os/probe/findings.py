@@ -29,7 +29,7 @@ class Finding:
     text: str
     advice: str = ""
     code: str = ""
-    """That of the error with which a launch would be refused."""
+    """The code of the error with which a launch would be refused."""
 
     def __str__(self) -> str:
         return f"{self.level}: {self.text}" + (f" -> {self.advice}" if self.advice else "")

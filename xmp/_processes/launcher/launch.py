@@ -69,7 +69,7 @@ class Launch(ABC):
         """Seconds that a ``join`` leaves the replicas to end by themselves after a failure."""
         self.outcome = Outcome(job, Reports(self))
         self.links: Sequence[Link] = ()
-        """Those over which more may come."""
+        """The links over which more may come."""
         self.finished = False
         self.asked_to_end = False
         self.sigterm = Sigterm()

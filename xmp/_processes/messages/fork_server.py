@@ -80,7 +80,7 @@ class Ready(NamedTuple):
     variables_read: list[str]
     """The names of the environment variables that Python code has read during the imports."""
     read_by_script: dict[str, str]
-    """Those of them that the program's own modules have read, each with the module's file."""
+    """The variables that the program's own modules have read, each with the module's file."""
 
 
 class ModulesImported(NamedTuple):

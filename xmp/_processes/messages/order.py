@@ -145,7 +145,7 @@ class Failure:
     recorded: tuple[str, str] = "", ""
     """The message and the traceback that torch's ``@record`` has written (``xmp run``)."""
     variables: str = ""
-    """Those of the user's innermost frames, as JSON; ``error.locals`` has them."""
+    """The local variables of the user's innermost frames, as JSON; ``error.locals`` has them."""
     final: bool = False
     """Whether a restart cannot help: its result cannot be sent."""
 

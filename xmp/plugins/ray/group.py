@@ -48,7 +48,7 @@ _LOOK = 0.1
 
 
 class RayGroup:
-    """So many hosts, from the first launch that needs them until another one needs others."""
+    """A set of hosts, kept until a launch needs different ones."""
 
     def __init__(
         self,
