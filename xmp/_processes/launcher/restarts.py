@@ -136,7 +136,7 @@ class RestartingLaunch:
 
     def raise_error(self) -> None:
         """Raise the error of the last attempt, if there is one, with those of the earlier ones."""
-        error = self._failed or _error_of(self.attempt)
+        error = self._failed or self._attempt_error()
         if error is not None:
             if (self._past or self._rules.hopeless) and not getattr(error, "history", ()):
                 self._add_history(error)
@@ -173,16 +173,16 @@ class RestartingLaunch:
                 return True  # another thread was faster
             self._maker = own
         try:
-            return self._judge(attempt, end)
+            return self._judge(end)
         finally:
             self._maker = 0
             self._wakeups.wake_all()
 
-    def _judge(self, attempt: Launch, end: float | None) -> bool:
+    def _judge(self, end: float | None) -> bool:
         """Finish, or make the next attempt when it is time; False if ``end`` is before that."""
-        error, rules = _error_of(attempt), self._rules
+        error, rules = self._attempt_error(), self._rules
         while True:
-            failed = self._seen(attempt, error)
+            failed = self._seen(error)
             refusal = "" if error is None else rules.refusal(failed, time.monotonic_ns())
             if refusal:
                 log.debug("no restart: %s", refusal)
@@ -191,7 +191,7 @@ class RestartingLaunch:
                 return True
             begins = rules.begins
             if begins is None:
-                self._announce(attempt, error, rules.pause(failed))
+                self._announce(error, rules.pause(failed))
                 begins = rules.settle(failed, time.monotonic_ns())
             if time.monotonic_ns() >= begins:
                 break
@@ -199,11 +199,12 @@ class RestartingLaunch:
                 return False
             until = begins / 1e9 if end is None else min(begins / 1e9, end)
             self._wakeups.wait(lambda: self._asked is not None, seconds_to(until))
-        self._restart(attempt, error, failed)
+        self._restart(error, failed)
         return True
 
-    def _seen(self, attempt: Launch, error: BaseException | None) -> FailedAttempt:
-        """Return what the rules have to know of an attempt."""
+    def _seen(self, error: BaseException | None) -> FailedAttempt:
+        """Return what the rules have to know of the attempt."""
+        attempt = self.attempt
         ended = self._asked is not None or attempt.asked_to_end
         return FailedAttempt(
             began=attempt.job.called,
@@ -215,17 +216,17 @@ class RestartingLaunch:
             alone=attempt.job.hosts is None,
         )
 
-    def _announce(self, attempt: Launch, error: Exception, seconds: float) -> None:
+    def _announce(self, error: Exception, seconds: float) -> None:
         """Say that another attempt follows."""
         when = f" in {seconds:g} s" if seconds else ""
-        words = restart_words(error, attempt.outcome.failed_on)
+        words = restart_words(error, self.attempt.outcome.failed_on)
         most = self._call.settings.max_restarts
         log.warning("restart %d of %d%s: %s", len(self._past) + 1, most, when, words)
 
-    def _restart(self, attempt: Launch, error: Exception, failed: FailedAttempt) -> None:
+    def _restart(self, error: Exception, failed: FailedAttempt) -> None:
         self._rules.begins = None  # whatever comes of making it: another would be announced
         past, rules = self._past, copy(self._rules)
-        self._past = [*past, self._described(attempt, error)]
+        self._past = [*past, self._described(error)]
         self._rules.restarted(failed)
         try:
             self.attempt = self._make(self._next_call())
@@ -249,11 +250,11 @@ class RestartingLaunch:
         count = len(self._past)
         return self._call.using(restart_count=count, limits=limits, grace=self.grace)
 
-    def _described(self, attempt: Launch, error: Exception) -> tuple[str, Exception]:
+    def _described(self, error: Exception) -> tuple[str, Exception]:
         """When and how it failed, without results: they may be large, and only the last count."""
-        lasted = (time.monotonic_ns() - attempt.job.called) / 1e9
+        lasted = (time.monotonic_ns() - self.attempt.job.called) / 1e9
         when = time.strftime("%Y-%m-%d %H:%M:%S")
-        words = restart_words(error, attempt.outcome.failed_on)
+        words = restart_words(error, self.attempt.outcome.failed_on)
         line = f"  {len(self._past) + 1}: {when}, after {lasted:.1f} s: {words}"
         if isinstance(error, ReplicaError):
             error.results = {}
@@ -265,17 +266,17 @@ class RestartingLaunch:
             running_launches.discard(self)
             self.attempt.leave_hosts()
             if self._call.telling is not None:
-                self._call.telling.finish(self._failed or _error_of(self.attempt))
+                self._call.telling.finish(self._failed or self._attempt_error())
 
-
-def _error_of(attempt: Launch) -> BaseException | None:
-    try:
-        attempt.raise_error()
-    except BaseException as error:
-        if isinstance(error, Exception) or is_skip(error):
-            return error
-        raise
-    return None
+    def _attempt_error(self) -> BaseException | None:
+        """Return the error that the present attempt has ended with."""
+        try:
+            self.attempt.raise_error()
+        except BaseException as error:
+            if isinstance(error, Exception) or is_skip(error):
+                return error
+            raise
+        return None
 
 
 def _cause(error: BaseException | None) -> ReplicaFailure | None:
