@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -101,6 +102,21 @@ def test_what_is_between_driver_and_replicas_is_killed(
     error = driver.error()
     in_time(error["at"], fault, PROCESS, error["text"])
     assert words in error["text"], error
+    goes_on(driver)
+
+
+def test_disks_of_hosts_are_full(hosts: SshHosts) -> None:
+    """Nothing is lost that is shown, and the driver's disk gets as much as the hosts have kept."""
+    driver = hosts.driver()
+    driver.launch("floods", options={"log_dir": str(hosts.small), "gather_logs": True})
+    assert driver.results() == [0, 1, 2, 3]
+    # Standard error may say it within a line of standard output.
+    said = re.compile(r"xmp: \S+ ends here: No space left on device\n")
+    shown, warnings = said.subn("", driver.wrote())
+    assert sum(len(line) == 106 for line in shown.splitlines()) == 8000
+    assert warnings == 4
+    kept = [path.stat().st_size for path in hosts.small.rglob("*.stdout.log")]
+    assert (len(kept), sum(kept)) == (4, 2 * 64 << 10)
     goes_on(driver)
 
 

@@ -68,6 +68,13 @@ def says(rank: int, do: Do) -> None:
     print(f"says {rank} on {os.uname().nodename}")
 
 
+def floods(rank: int, do: Do) -> int:
+    """Writes 200 KB."""
+    for number in range(2000):
+        print(f"{rank} {number:097}")
+    return rank
+
+
 def until_preempted(rank: int, do: Do) -> int:
     return network_program.saves(rank, do)
 

@@ -24,8 +24,9 @@ UNPACKED = ROOT / ".sshd" / "unpacked"
 _USER = "sshd:x:998:65534::/run/sshd:/usr/sbin/nologin\n"
 _DAEMON = """
 mount --bind "$1" /etc/passwd
+mount -t tmpfs -o size=64k,mode=755 tmpfs "$2"
 mkdir -p /run/sshd
-shift
+shift 2
 exec "$@"
 """
 _CONFIGURATION = """\
@@ -64,6 +65,9 @@ class SshHosts(DrivenHosts):
         (self.folder / "sshd-config").write_text(_CONFIGURATION.format(folder=self.folder))
         self._accounts = Path("/etc/passwd").read_text() + _USER
         (self.folder / "passwd").write_text(self._accounts)
+        self.small = self.folder / "small"
+        """A disk of 64 KB on each host; on the driver's side an ordinary folder."""
+        self.small.mkdir()
         self.configure()
         self.options = {
             "engine": "ssh", "hosts": [host.name for host in hosts], "ssh_options": self.words,
@@ -94,7 +98,8 @@ class SshHosts(DrivenHosts):
                 "env", f"LD_LIBRARY_PATH={libraries}", str(UNPACKED / "usr/sbin/sshd"), "-D", "-e",
                 "-f", str(self.folder / "sshd-config"),
             )  # fmt: skip
-            own = ("sh", "-euc", _DAEMON, "sh", str(self.folder / "passwd"), *daemon)
+            mounts = str(self.folder / "passwd"), str(self.small)
+            own = ("sh", "-euc", _DAEMON, "sh", *mounts, *daemon)
             command = self.hosts[index].command("unshare", "-m", *own)
             with open(self.folder / f"sshd-{index}", "ab") as log:
                 self._daemons[index] = self.stage.start_command(
