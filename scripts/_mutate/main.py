@@ -7,14 +7,17 @@ each is a test that is missing, or a change without a difference.
 from __future__ import annotations
 
 import argparse
+import ast
 import os
+import queue
 import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cosmic_ray.ast import get_ast
@@ -93,16 +96,37 @@ def walk(node: object) -> Iterator[object]:
         yield from walk(child)
 
 
-def room_of(path: Path) -> list[str]:
-    """Return the tests for a file of xmp/: those named like it, those that mention it, the rest."""
+def names_at_change(before: str, after: str) -> set[str]:
+    """Return the names of the classes and functions around the line that a mutation changes."""
+    lines = zip(before.splitlines(), after.splitlines(), strict=False)
+    changed = next(number for number, (old, new) in enumerate(lines, 1) if old != new)
+    return {
+        node.name
+        for node in ast.walk(ast.parse(before))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and node.lineno <= changed <= (node.end_lineno or 0)
+    }
+
+
+def room_of(path: Path, names: Collection[str]) -> list[str]:
+    """Return the tests for a file of xmp/, the likeliest to see a change within ``names`` first.
+
+    Those named like the file come first, then those that mention most of the names, then the file.
+    """
     parts = path.with_suffix("").parts[1:]
     rooms = TESTS.get("/".join(parts[:2])) or TESTS.get(parts[0]) or ("launcher",)
     found: list[Path] = []
     for room in (ROOT / "tests" / room for room in rooms):
         found += [room] if room.suffix else sorted(room.rglob("test_*.py"))
     name = (path.parent.name if path.stem == "__init__" else path.stem).strip("_")
-    found.sort(key=lambda file: (name not in file.stem, name not in file.read_text()))
-    return [str(file.relative_to(ROOT)) for file in found]
+    found = [*dict.fromkeys(found)]  # a file and its room may both be named
+    texts = {file: file.read_text() for file in found}
+
+    def place(file: Path) -> tuple[bool, int, bool]:
+        text = texts[file]
+        return name not in file.stem, -sum(each in text for each in names), name not in text
+
+    return [str(file.relative_to(ROOT)) for file in sorted(found, key=place)]
 
 
 def lane_of(path: Path) -> tuple[str, str]:
@@ -124,25 +148,45 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="how many to draw")
     parser.add_argument("--seed", type=int, default=14, help="which: the same ones for the same")
     parser.add_argument("--first", type=int, default=0, help="how many of these to pass over")
+    parser.add_argument("--last", type=int, help="the number of the last one to try")
+    parser.add_argument("--jobs", type=int, default=1, help="how many to try at a time")
     parser.add_argument("--seconds", type=int, default=900, help="for the tests of one")
     options = parser.parse_args()
     drawn = random.Random(options.seed).sample([*places()], options.count)
     for path, *_ in drawn:
         python_of(lane_of(path)[1])  # now, not after an hour
+    chosen = list(enumerate(drawn[: options.last], 1))[options.first :]
     lived = 0
     with tempfile.TemporaryDirectory(prefix="xmp-mutate-") as folder:
-        copy = Path(folder) / "copy"
-        left_out = shutil.ignore_patterns(".git", ".venv*", ".slurm", "__pycache__", ".*_cache")
-        shutil.copytree(ROOT, copy, ignore=left_out)
-        subprocess.run([python_of(), "-m", "compileall", "-q", "xmp"], cwd=copy, check=True)
-        for number, (path, operator, occurrence) in enumerate(drawn[options.first :]):
-            verdict, diff = tried(copy, path, operator, occurrence, options.seconds)
-            lived += verdict == "lives"
-            print(f"{options.first + number + 1}: {verdict}: {path}: {operator}", flush=True)
-            if verdict == "lives":
-                print(diff, flush=True)
-    print(f"{len(drawn) - options.first - lived} found, {lived} lived")
+        copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        for job in range(options.jobs):
+            copies.put(copied(Path(folder) / f"copy-{job}"))
+
+        def work(place: tuple[int, tuple[Path, str, int]]) -> tuple[str, str]:
+            copy = copies.get()
+            try:
+                return tried(copy, *place[1], options.seconds)
+            finally:
+                copies.put(copy)
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for (number, place), (verdict, diff) in zip(chosen, pool.map(work, chosen)):
+                lived += verdict == "lives"
+                print(f"{number}: {verdict}: {place[0]}: {place[1]}", flush=True)
+                if verdict == "lives":
+                    print(diff, flush=True)
+    print(f"{len(chosen) - lived} found, {lived} lived")
     return 0
+
+
+def copied(copy: Path) -> Path:
+    """Make a copy of the checkout, for one job."""
+    left_out = shutil.ignore_patterns(
+        ".git", ".venv*", ".slurm", ".sshd", "__pycache__", ".*_cache"
+    )
+    shutil.copytree(ROOT, copy, ignore=left_out)
+    subprocess.run([python_of(), "-m", "compileall", "-q", "xmp"], cwd=copy, check=True)
+    return copy
 
 
 def tried(copy: Path, path: Path, operator: str, occurrence: int, seconds: int) -> tuple[str, str]:
@@ -170,7 +214,7 @@ def fails(copy: Path, path: Path, before: str, after: str, seconds: int) -> bool
     what an earlier test left behind: all run again without them.
     """
     lane, venv = lane_of(path)
-    tests = [f"tests/{lane}"] if lane else room_of(path)
+    tests = [f"tests/{lane}"] if lane else room_of(path, names_at_change(before, after))
     marks = ["-m", lane or f"not (methods or hosts or peers or {ELSEWHERE})"]
     command = [python_of(venv), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(copy)}

@@ -120,6 +120,15 @@ def test_disks_of_hosts_are_full(hosts: SshHosts) -> None:
     goes_on(driver)
 
 
+def test_log_files_of_a_host_come_though_its_agent_was_killed(hosts: SshHosts) -> None:
+    options = {"log_dir": str(hosts.small), "gather_logs": True}
+    driver = waiting(hosts, "says_and_waits", options=options)
+    os.kill(hosts.find(1, "xmp-agent"), signal.SIGKILL)
+    assert driver.error()["type"] == "HostLost"
+    logs = [hosts.small / f"rank{rank}.stdout.log" for rank in range(4)]
+    assert [log.read_text() for log in logs] == [f"says {rank}\n" for rank in range(4)]
+
+
 def test_the_driver_is_killed(hosts: SshHosts) -> None:
     driver = waiting(hosts)
     driver.signal(signal.SIGKILL)

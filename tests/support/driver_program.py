@@ -68,6 +68,11 @@ def says(rank: int, do: Do) -> None:
     print(f"says {rank} on {os.uname().nodename}")
 
 
+def says_and_waits(rank: int, do: Do) -> None:
+    print(f"says {rank}", flush=True)
+    network_program.waits(rank, do)
+
+
 def floods(rank: int, do: Do) -> int:
     """Writes 200 KB."""
     for number in range(2000):
