@@ -40,7 +40,7 @@ def closed(cluster: RayCluster, *hosts: int) -> Iterator[Driver]:
             cluster.hosts[index].open()
 
 
-@pytest.mark.parametrize("hosts", [(), (1,), (0,)], ids=["open", "to the driver", "to the host"])
+@pytest.mark.parametrize("hosts", [(1,), (0,)], ids=["to the driver", "to the host"])
 def test_one_direction_is_enough(cluster: RayCluster, hosts: tuple[int, ...]) -> None:
     with closed(cluster, *hosts) as driver:
         for _ in range(2):
