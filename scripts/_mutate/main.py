@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import os
 import queue
-import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,18 +77,34 @@ OPERATORS = (
 )
 
 
-def places() -> Iterator[tuple[Path, str, int]]:
-    """Every file of the first ring, with each operator and each place where that applies."""
+def places() -> Iterator[tuple[Path, str, int, str]]:
+    """Yield each file of the first ring, with each operator and each place where that applies.
+
+    The last value names the place by the text of its line, which a change elsewhere does not alter.
+    """
     for path in sorted(find_modules([ROOT / "xmp"])):
         name = str(path.relative_to(ROOT))
         if name.startswith(HIGHER):
             continue
-        tree = get_ast(path.read_text())
+        text = path.read_text()
+        tree, lines = get_ast(text), text.splitlines()
         for operator_name in OPERATORS:
             operator = get_operator(operator_name)()
-            found = sum(1 for node in walk(tree) for _ in operator.mutation_positions(node))
-            for occurrence in range(found):
-                yield path.relative_to(ROOT), operator_name, occurrence
+            starts = [at for node in walk(tree) for at, _ in operator.mutation_positions(node)]
+            seen: Counter[str] = Counter()
+            for occurrence, (line, _) in enumerate(starts):
+                words = f"{name} {operator_name} {lines[line - 1].strip()}"
+                seen[words] += 1
+                yield path.relative_to(ROOT), operator_name, occurrence, f"{words} {seen[words]}"
+
+
+def drawn(seed: int, count: int) -> list[tuple[Path, str, int]]:
+    """Draw places: after a change of the code nearly the same ones, in the same order."""
+
+    def lot(place: tuple[Path, str, int, str]) -> bytes:
+        return hashlib.sha256(f"{seed} {place[3]}".encode()).digest()
+
+    return [place[:3] for place in sorted(places(), key=lot)[:count]]
 
 
 def walk(node: object) -> Iterator[object]:
@@ -152,29 +169,28 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many to try at a time")
     parser.add_argument("--seconds", type=int, default=900, help="for the tests of one")
     options = parser.parse_args()
-    drawn = random.Random(options.seed).sample([*places()], options.count)
-    for path, *_ in drawn:
+    found = drawn(options.seed, options.count)
+    for path, *_ in found:
         python_of(lane_of(path)[1])  # now, not after an hour
-    chosen = list(enumerate(drawn[: options.last], 1))[options.first :]
-    lived = 0
+    chosen = list(enumerate(found[: options.last], 1))[options.first :]
     with tempfile.TemporaryDirectory(prefix="xmp-mutate-") as folder:
         copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
         for job in range(options.jobs):
             copies.put(copied(Path(folder) / f"copy-{job}"))
 
-        def work(place: tuple[int, tuple[Path, str, int]]) -> tuple[str, str]:
+        def lives(numbered: tuple[int, tuple[Path, str, int]]) -> bool:
+            number, (path, operator, occurrence) = numbered
             copy = copies.get()
             try:
-                return tried(copy, *place[1], options.seconds)
+                verdict, diff = tried(copy, path, operator, occurrence, options.seconds)
             finally:
                 copies.put(copy)
+            shown = f"{number}: {verdict}: {path}: {operator}\n{diff if verdict == 'lives' else ''}"
+            print(shown, end="", flush=True)
+            return verdict == "lives"
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            for (number, place), (verdict, diff) in zip(chosen, pool.map(work, chosen)):
-                lived += verdict == "lives"
-                print(f"{number}: {verdict}: {place[0]}: {place[1]}", flush=True)
-                if verdict == "lives":
-                    print(diff, flush=True)
+            lived = sum(pool.map(lives, chosen))
     print(f"{len(chosen) - lived} found, {lived} lived")
     return 0
 
@@ -217,6 +233,7 @@ def fails(copy: Path, path: Path, before: str, after: str, seconds: int) -> bool
     tests = [f"tests/{lane}"] if lane else room_of(path, names_at_change(before, after))
     marks = ["-m", lane or f"not (methods or hosts or peers or {ELSEWHERE})"]
     command = [python_of(venv), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["--timeout=60"]  # many mutations of a launcher make it wait for ever
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each program would compile all of xmp
     others: list[str] = []  # --deselect options
