@@ -19,8 +19,6 @@ import xmp
 from tests.support.launching import launch, never_returns
 from tests.support.stage import Script, Stage
 from tests.support.waiting import until
-from xmp._inside.frameworks.torch_dist import enter as join
-from xmp._processes.report.stack_texts import not_in_function
 
 pytestmark = pytest.mark.failing
 
@@ -205,15 +203,6 @@ def test_after_30_seconds_it_is_said_where_everybody_is(stage: Stage) -> None:
     assert "1 of 2 replicas have not reached the function: rank 1: starting (File " in said
     assert said.endswith("in stuck_here)")
     stage.gone()
-
-
-def test_replicas_in_the_same_place_are_listed_together() -> None:
-    here = 'Current thread 0x1 (most recent call first):\n  File "/x/train.py", line 3 in main\n'
-    file = join.__code__.co_filename
-    stacks = {0: here, 1: here, 2: here.replace("/x/train.py", file)}
-    first, second = not_in_function(stacks, 3, 30).rstrip().partition("function: ")[2].split("; ")
-    assert first == 'ranks 0-1: starting (File "/x/train.py", line 3 in main)'
-    assert second.startswith("rank 2: starting the runtime and joining the others (File ")
 
 
 IMPORT = """

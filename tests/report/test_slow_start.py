@@ -1,8 +1,12 @@
-"""The line about a start that took long."""
+"""The lines about a start that takes long, or took long."""
 
 from __future__ import annotations
 
+import pytest
+
 from xmp._processes.messages.timeline import StartTimeline, Timeline, slow_start
+from xmp._processes.report.stack_texts import not_in_function
+from xmp._processes.system.interpreter import package_folder
 
 SECOND = 1_000_000_000
 
@@ -51,3 +55,50 @@ def test_xmp_run_has_no_program_that_could_begin_early() -> None:
     assert slow_start(StartTimeline({0: timeline}, imports), program=True) == (
         "the start took 7.0 s: imports that all replicas share 7.0 s (in it: import torch 4.5 s)"
     )
+
+
+PLACES = {
+    "the program's import": (
+        ('"<frozen importlib._bootstrap>", line 1 in _call', '"/x/train.py", line 3 in <module>'),
+        'importing (File "/x/train.py", line 3 in <module>)',
+    ),
+    "the mesh": (
+        (f'"{package_folder}_inside/frameworks/torch_dist.py", line 9 in enter',),
+        "starting the runtime and joining the others (File ",
+    ),
+    "an argument": (
+        (
+            '"/x/data.py", line 2 in __setstate__',
+            f'"{package_folder}_payload/loading.py", line 9 in load',
+        ),
+        'loading the function and its arguments (File "/x/data.py", line 2 in __setstate__)',
+    ),
+    "elsewhere": (
+        ('"/x/train.py", line 3 in main',),
+        'starting (File "/x/train.py", line 3 in main)',
+    ),
+    "only in Python's own": (
+        ('"<frozen importlib._bootstrap>", line 1 in _call',),
+        'starting (File "<frozen importlib._bootstrap>", line 1 in _call)',
+    ),
+    "nowhere": ((), "starting (no stack)"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_replica_that_is_not_in_the_function_is_somewhere(name: str) -> None:
+    frames, words = PLACES[name]
+    text = "Current thread 0x1 (most recent call first):\n"
+    text += "".join(f"  File {each}\n" for each in frames)
+    line = not_in_function({2: text}, 3, 30 * SECOND)
+    said = "xmp: after 30 s 1 of 3 replicas have not reached the function: rank 2: "
+    assert line.startswith(f"{said}{words}")
+    assert line.endswith("\n")
+
+
+def test_replicas_in_the_same_place_are_listed_together() -> None:
+    here = 'Current thread 0x1 (most recent call first):\n  File "/x/train.py", line 3 in main\n'
+    stacks = {0: here, 1: here, 2: here.replace("main", "other")}
+    first, second = not_in_function(stacks, 3, 30).rstrip().partition("function: ")[2].split("; ")
+    assert first == 'ranks 0-1: starting (File "/x/train.py", line 3 in main)'
+    assert second == 'rank 2: starting (File "/x/train.py", line 3 in other)'
