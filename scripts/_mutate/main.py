@@ -218,7 +218,7 @@ def tried(copy: Path, path: Path, operator: str, occurrence: int, seconds: int) 
     try:
         return ("found" if fails(copy, path, before, after, seconds) else "lives"), shown.stdout
     except subprocess.TimeoutExpired:
-        return "found", shown.stdout
+        return "lives", f"the tests took longer than {seconds} s\n{shown.stdout}"
     finally:
         file.write_text(before)
 

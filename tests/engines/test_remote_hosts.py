@@ -205,10 +205,17 @@ LACKS = {
     "Python": ({"python": "3.9"}, "has Python 3.9 (/p), and this process 3.11"),
     "xmp": (
         {"xmp": "", "error": "ModuleNotFoundError: No module named 'xmp'"},
-        "has no xmp (ModuleNotFoundError: No module named 'xmp'), and this process has xmp 1. Run",
+        "cannot use xmp (ModuleNotFoundError: No module named 'xmp'), and this process has xmp 1.",
     ),
     "this xmp": ({"xmp": "0"}, "has xmp 0, and this process has xmp 1. Run there, in the source"),
-    "the folder": ({"folder": "Not a directory"}, "has no folder /a b (Not a directory)"),
+    "a missing folder": (
+        {"folder": "No such file or directory"},
+        "has no folder /a b (No such file or directory). Give cwd= with one",
+    ),
+    "a file for a folder": (
+        {"folder": "Not a directory"},
+        "has no folder /a b (Not a directory). Give cwd= with one",
+    ),
 }
 
 
@@ -217,7 +224,7 @@ def test_what_a_host_lacks_is_said_with_what_mends_it(differs: dict[str, str], w
     said = lacks({**HAS, **differs}, "/a b", "3.11", "1")
     assert said.startswith(words)
     assert bool(said) == bool(words)
-    assert "folder" not in differs or said.endswith("mkdir -p '/a b'")
+    assert said.endswith("mkdir -p '/a b'") == ("No such" in words)
 
 
 def test_folders_of_the_program_on_a_host_with_another_working_folder(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -183,6 +186,42 @@ def test_a_stream_that_is_read_no_more_ends_at_its_writer(ends: tuple[End, End])
     far.send(b"more")
     assert near.received() == (b"more", [])
     os.close(there)
+
+
+@pytest.fixture
+def over_a_socket() -> Iterator[tuple[End, End]]:
+    """The stream is one descriptor for both directions, as over TCP."""
+    one, two = socket.socketpair()
+    near, far = (End(each.fileno(), each.fileno(), None, None) for each in (one, two))
+    yield near, far
+    near.close()
+    far.close()
+    for each in (one, two):
+        each.close()
+
+
+def test_an_end_that_cannot_write_to_a_socket_hears_beats(
+    over_a_socket: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output that is not read for longer than the silence that ends a stream only waits."""
+    monkeypatch.setattr(bridges, "SILENCE", 0.6)
+    monkeypatch.setattr(bridges, "_BEAT_EVERY", 0.1)
+    near, far = over_a_socket
+    ours, theirs = os.pipe()
+    near.send(b"start", theirs)
+    os.close(theirs)
+    (there,) = far.received()[1]
+    os.set_blocking(there, False)
+    end = time.monotonic() + 5 * bridges.SILENCE
+    while time.monotonic() < end and near.thread.is_alive() and far.thread.is_alive():
+        with contextlib.suppress(BlockingIOError):
+            os.write(there, b"x" * 65536)
+        linux.ready(there, select.POLLOUT, 0.05)
+    assert (near.error, far.error) == (None, None)
+    os.close(ours)
+    os.close(there)
+    far.send(b"over")
+    assert near.received() == (b"over", [])
 
 
 def test_the_end_of_one_side_is_seen_by_the_other(ends: tuple[End, End]) -> None:

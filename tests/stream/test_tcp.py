@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import secrets
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from xmp._hosts.stream import tcp
 from xmp._hosts.stream.tcp import Callers, Met, Secret, dialled, listening, port_range
 from xmp._hosts.stream.ways import order_of_connection
 from xmp._processes.messages.connection import Closed
-from xmp._processes.messages.hosts import Ping, Pong
+from xmp._processes.messages.hosts import Ping, Pong, Prepare
 from xmp._processes.system import interpreter
 
 HERE, THERE = "127.0.0.2", "127.0.0.3"
@@ -30,8 +31,7 @@ SECRET = Secret(secrets.token_hex(32), contents=True)
 ANY = port_range("")
 
 
-def port_of(listener: socket.socket | None) -> int:
-    assert listener is not None
+def port_of(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
 
 
@@ -43,7 +43,6 @@ class Waiting:
 
     def __init__(self, local: int = -1) -> None:
         listener = listening(HERE, ANY)
-        assert listener is not None
         self.port = port_of(listener)
         self.met: Met | None = None
         self._callers, self._local = Callers(listener, SECRET), local
@@ -97,7 +96,7 @@ def test_a_stranger_that_answers_is_dropped(waiting: Waiting, data: bytes) -> No
 
 
 def test_one_with_another_secret_is_dropped(waiting: Waiting) -> None:
-    with pytest.raises(OSError, match="was closed"):
+    with pytest.raises(OSError, match="what answers there has another secret"):
         dialled(HERE, waiting.port, Secret(secrets.token_hex(32), contents=True), 5)
     waiting.end()
 
@@ -201,12 +200,12 @@ def test_waiting_ends_when_the_driver_has_something_to_say() -> None:
 
 def test_ports_of_a_range() -> None:
     ports = port_range("20020-20021")
-    found = [listening(HERE, ports) for _ in range(3)]
-    assert [each and port_of(each) for each in found] == [20020, 20021, None]
-    for each in found:
-        if each is not None:
-            each.close()
-    assert listening("192.0.2.1", ANY) is None  # no address of this host
+    with listening(HERE, ports) as one, listening(HERE, ports) as two:
+        assert (port_of(one), port_of(two)) == (20020, 20021)
+        with pytest.raises(OSError, match="in use"):
+            listening(HERE, ports)
+    with pytest.raises(OSError, match="assign requested"):
+        listening("192.0.2.1", ANY)  # no address of this host
     for wrong in ("20000", "1-0", "0-5", "1-65536", "a-b", "-"):
         with pytest.raises(ValueError, match=wrong):
             port_range(wrong)
@@ -242,7 +241,7 @@ def started() -> Iterator[list[Host]]:
         each.end()
 
 
-def start(hosts: list[Host], port: int, ports: str = "") -> Host:
+def start(hosts: list[Host], port: int, ports: str = "", own: str = THERE) -> Host:
     """Start ``xmp-host`` for a driver that listens at this port, 0 for none."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     watched, lifeline = os.pipe()
@@ -251,7 +250,7 @@ def start(hosts: list[Host], port: int, ports: str = "") -> Host:
     process = subprocess.Popen(command, pass_fds=numbers, start_new_session=True)
     theirs.close()
     os.close(watched)
-    order = {"address": HERE, "port": port, "ports": ports, "own": THERE, "secret": SECRET}
+    order = {"address": HERE, "port": port, "ports": ports, "own": own, "secret": SECRET}
     ours.send(json.dumps({**order, "first": []}).encode())
     hosts.append(Host(process, lifeline, ours))
     return hosts[-1]
@@ -260,9 +259,7 @@ def start(hosts: list[Host], port: int, ports: str = "") -> Host:
 @pytest.fixture
 def agent() -> Iterator[RemoteAgent]:
     """The driver's side, which listens."""
-    listener = listening(HERE, ANY)
-    assert listener is not None
-    with listener:
+    with listening(HERE, ANY) as listener:
         order = order_of_connection(SECRET)
         made = RemoteAgent(0, "there", order, dict(os.environ), [listener.fileno()])
         made.facts["port"] = port_of(listener)
@@ -287,7 +284,7 @@ def disturb(port: int, address: str) -> list[socket.socket]:
 def test_the_host_connects(agent: RemoteAgent, started: list[Host]) -> None:
     strangers = disturb(agent.facts["port"], HERE)
     host = start(started, agent.facts["port"])
-    assert host.answer() == {"port": 0, "refused": ""}
+    assert host.answer() == {"met": True}
     assert answers(agent)
     assert all(map(is_closed, strangers))
     os.close(os.dup(host.lifeline))
@@ -309,28 +306,36 @@ def test_the_driver_connects(agent: RemoteAgent, started: list[Host]) -> None:
         each.close()
 
 
-@pytest.mark.parametrize("port", [0, -1], ids=["a closed port", "no free port"])
-def test_neither_can(agent: RemoteAgent, started: list[Host], port: int) -> None:
-    taken = listening(THERE, port_range("20040-20040"))
-    host = start(started, 0, "20040-20040" if port else "")
-    found = host.answer()
-    assert found["refused"] == "the driver has no free port"
-    assert (found["port"] < 0) == (port < 0)
+@pytest.mark.parametrize(
+    ("own", "ports", "words"),
+    [
+        (THERE, "", "connection refused"),
+        (THERE, "20040-20040", "it cannot listen there: address already in use"),
+        ("192.0.2.1", "", "it cannot listen there: cannot assign requested address"),
+    ],
+    ids=["a closed port", "no free port", "an address of another machine"],
+)
+def test_neither_can(
+    agent: RemoteAgent, started: list[Host], own: str, ports: str, words: str
+) -> None:
+    with listening(THERE, port_range("20040-20040")):
+        host = start(started, 0, ports, own)
+        found = host.answer()
+    assert found["refused"] == "it does not listen"
+    assert bool(found["port"]) == (words == "connection refused")
     host.process.kill()
     host.process.wait()
-    agent.dial(THERE, found["port"])
+    agent.dial(THERE, found["port"], found["why"])
     with pytest.raises(Closed):
         agent.answer(Pong, 30)
-    assert agent.how_it_ended() == ("it has no free port" if port else "connection refused")
-    assert taken is not None
-    taken.close()
+    assert agent.how_it_ended() == words
 
 
 def test_the_host_ends_with_its_lifeline_and_the_driver_hears_it(
     agent: RemoteAgent, started: list[Host]
 ) -> None:
     host = start(started, agent.facts["port"])
-    assert host.answer()["port"] == 0
+    assert host.answer()["met"]
     assert answers(agent)
     with open(os.devnull) as null:
         os.dup2(null.fileno(), host.lifeline)  # which closes it
@@ -342,7 +347,7 @@ def test_the_host_ends_with_its_lifeline_and_the_driver_hears_it(
 
 def test_the_host_ends_with_its_driver(agent: RemoteAgent, started: list[Host]) -> None:
     host = start(started, agent.facts["port"])
-    assert host.answer()["port"] == 0
+    assert host.answer()["met"]
     assert answers(agent)
     agent.kill()
     assert host.process.wait(5) == 0
@@ -352,7 +357,7 @@ def test_another_agent_answers_for_one_that_was_killed(
     agent: RemoteAgent, started: list[Host]
 ) -> None:
     host = start(started, agent.facts["port"])
-    assert host.answer()["port"] == 0
+    assert host.answer()["met"]
     assert answers(agent)
     (child,) = children(host.process.pid)
     os.kill(child, 9)
@@ -364,6 +369,45 @@ def test_another_agent_answers_for_one_that_was_killed(
     (second,) = children(host.process.pid)
     os.kill(second, 9)
     assert host.process.wait(10) == 0
+
+
+def test_another_agent_launches_nothing(agent: RemoteAgent, started: list[Host]) -> None:
+    """What was sent to the first may reach the second."""
+    host = start(started, agent.facts["port"])
+    assert host.answer()["met"]
+    assert answers(agent)
+    (first,) = children(host.process.pid)
+    os.kill(first, 9)
+    with pytest.raises(Closed):
+        agent.answer(Pong, 30)
+    agent.send(Prepare(("no.such.module",)))  # an agent that launches would start a template
+    assert answers(agent)
+    until(lambda: children(host.process.pid) not in ([], [first]), 10)
+    assert children(children(host.process.pid)[0]) == []
+
+
+def test_the_link_was_killed_before_it_was_told_where_the_host_is(agent: RemoteAgent) -> None:
+    os.kill(agent.pid, 9)
+    until(lambda: agent.readable(), 10)
+    agent.dial(THERE, 1)
+    with pytest.raises(Closed):
+        agent.answer(Pong, 30)
+    assert agent.how_it_ended() == "has lost its stream: xmp-link was killed by SIGKILL"
+
+
+def test_xmp_host_says_why_it_has_ended(agent: RemoteAgent, started: list[Host]) -> None:
+    """It has no descriptor left for what it is sent."""
+    host = start(started, agent.facts["port"])
+    assert host.answer()["met"]
+    assert answers(agent)
+    resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, (3, 3))
+    null = os.open(os.devnull, os.O_RDWR)
+    agent._connection.send(Ping(), [null, null, null])
+    os.close(null)
+    with pytest.raises(Closed):
+        agent.answer(Pong, 30)
+    assert agent.how_it_ended().startswith("was ended by xmp-host: OSError: ")
+    assert "Too many open files" in agent.how_it_ended()
 
 
 def children(pid: int) -> list[int]:

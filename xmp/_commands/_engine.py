@@ -127,7 +127,7 @@ def _refuse(options: argparse.Namespace) -> None:
         if getattr(options, name) not in (None, False):
             raise PlanError(
                 f"--{name.replace('_', '-')} and {engine}: it is for hosts on each of which you "
-                f"start xmp run. With {engine} one command starts all; give --hosts N alone",
+                f"start xmp run. With {engine} one command starts all, and --hosts says on which",
                 code="XMP-P02",
             )
     if options.nprocs in ("cpu", "gpu"):

@@ -46,6 +46,7 @@ from xmp._processes.messages.hosts import (
 from xmp._processes.messages.launch import Interrupt, Kill, Stop, TakeStacks
 from xmp._processes.messages.order import PackedCall
 from xmp._processes.system import linux
+from xmp._processes.system.descriptors import close_all
 from xmp._processes.system.environment_changes import replace_environment
 from xmp._words.errors import XmpError
 from xmp._words.types import Observer
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from xmp._processes import Call, Launch
     from xmp._processes.messages.launcher_state import LauncherState
 
-__all__ = ["main"]
+__all__ = ["answer", "main"]
 
 _ENDINGS = (Interrupt, Stop, Kill)
 _QUESTIONS = (Describe, FindPath, FileSizes, FilePart, Ping)
@@ -68,6 +69,15 @@ _ENTRY_WAIT = 0.25
 
 def main(descriptor: int, lifeline: int) -> None:
     """Serve the driver at the other end of this socket; end with the driver, also while stopped."""
+    _serve(descriptor, lifeline, launches=True)
+
+
+def answer(descriptor: int, lifeline: int) -> None:
+    """Answer the driver's questions, as ``main`` does; launch nothing."""
+    _serve(descriptor, lifeline, launches=False)
+
+
+def _serve(descriptor: int, lifeline: int, launches: bool) -> None:
     os.set_inheritable(descriptor, False)
     os.set_inheritable(lifeline, False)
     linux.arm(lifeline)
@@ -79,7 +89,9 @@ def main(descriptor: int, lifeline: int) -> None:
     try:
         while True:
             message, files = channel.recv()
-            if isinstance(message, StartHost):
+            if not launches and not isinstance(message, _QUESTIONS):
+                close_all(files)
+            elif isinstance(message, StartHost):
                 HostAgent(channel, message, files, *own).serve()
             elif isinstance(message, Prepare):
                 with contextlib.suppress(XmpError):  # the launch says so

@@ -26,6 +26,7 @@ class LocalAgent(OverConnection):
     """An agent, this process's child, and one end of a pair of sockets that it has inherited."""
 
     module = "xmp._hosts.engines.agent"
+    function = "main"
     """What the child runs."""
 
     def __init__(self, index: int, address: str, env: Mapping[str, str]) -> None:
@@ -39,7 +40,7 @@ class LocalAgent(OverConnection):
         watched, lifeline = os.pipe()
         self._lifeline = Held(lifeline)
         numbers = theirs.fileno(), watched
-        command = interpreter.fresh_interpreter(self.module, "main", *numbers)
+        command = interpreter.fresh_interpreter(self.module, self.function, *numbers)
         streams = stdio.standard_streams()  # this process may have closed its own
         try:
             self._process = subprocess.Popen(

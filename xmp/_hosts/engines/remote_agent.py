@@ -79,11 +79,14 @@ class RemoteAgent(LocalAgent):
         descriptor = linux.memory_file("xmp-link")  # a command can be longer than a packet
         with open(descriptor, "wb", buffering=0) as file:
             file.write(order)
-            socket.send_fds(self._connection.end, [b"."], [descriptor, *files])
+            with contextlib.suppress(OSError):  # it has ended: what is read next says how
+                socket.send_fds(self._connection.end, [b"."], [descriptor, *files])
 
-    def dial(self, address: str, port: int) -> None:
-        """Have ``near`` connect to where the host listens; -1: it has no port."""
-        self._connection.end.send(json.dumps({"address": address, "port": port}).encode())
+    def dial(self, address: str, port: int, why: str = "") -> None:
+        """Have ``near`` connect to where the host listens. ``why`` there is no port, if it is 0."""
+        given = json.dumps({"address": address, "port": port, "why": why})
+        with contextlib.suppress(OSError):
+            self._connection.end.send(given.encode())
 
     def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
         message, descriptors = super().recv(timeout)
@@ -111,9 +114,18 @@ class RemoteAgent(LocalAgent):
 
     def kill(self) -> None:
         """End the stream at once: the host then ends the agent."""
+        self._kill_link()
+
+    def _kill_link(self) -> None:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._link, signal.SIGKILL)  # with the command
+
+    def end(self) -> None:
+        """End it, as any agent; at once, where the host has not been reached."""
+        if not self.facts:
+            self._kill_link()  # it may wait for a host that is silent
+        super().end()
 
     def is_stopped(self) -> bool:
         return self._stopped or processes.is_stopped(self._link)

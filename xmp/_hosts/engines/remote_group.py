@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import itertools
+import os
 import platform
 import select
 import shlex
@@ -151,6 +153,7 @@ class RemoteGroup:
         if wrong and not self._refuse_at:
             self._refuse_at = time.monotonic() + _TOGETHER
         if wrong and not (still and time.monotonic() < self._refuse_at):
+            wrong = sorted(wrong, key=lambda agent: agent.index)
             how = "; ".join(f"{agent.name} {agent.how_it_ended()}" for agent in wrong)
             raise StartError(self._said(how, wrong[0]), code="XMP-H08")
 
@@ -320,15 +323,17 @@ def lacks(found: Mapping[str, str], folder: str, minor: str, version: str) -> st
             f"{minor} there"
         )
     if found["xmp"] != version:
-        has = f"has xmp {found['xmp']}" if found["xmp"] else f"has no xmp ({found['error']})"
+        has = f"has xmp {found['xmp']}" if found["xmp"] else f"cannot use xmp ({found['error']})"
         return (
             f"{has}, and this process has xmp {version}. Run there, in the source of xmp "
             f"{version}: {found['executable']} -m pip install ."
         )
     if found["folder"]:
+        missing = found["folder"] == os.strerror(errno.ENOENT)
+        make = f", or run there: mkdir -p {shlex.quote(folder)}" if missing else ""
         return (
-            f"has no folder {folder} ({found['folder']}). Give cwd= with one that all hosts have, "
-            f"or run there: mkdir -p {shlex.quote(folder)}"
+            f"has no folder {folder} ({found['folder']}). Give cwd= with one that all hosts have"
+            f"{make}"
         )
     return ""
 

@@ -18,10 +18,13 @@ from xmp._words.errors import PlanError, brief
 
 from .frames import HELLO, frame_head
 
-__all__ = ["Wanted", "checked_python", "command"]
+__all__ = ["FACTS", "Wanted", "checked_python", "command"]
+
+FACTS = ("python", "executable", "xmp", "error", "folder", "connection")
+"""The names of what a host says of itself; each value is a text."""
 
 _PROGRAM = """
-import base64, json, os, sys
+import base64, json, os, struct, sys
 given = json.loads(base64.b64decode(sys.argv[1]))
 out = os.dup(1)
 os.dup2(2, 1)
@@ -30,7 +33,7 @@ found = {"python": "%d.%d" % sys.version_info[:2], "executable": sys.executable,
 try:
     os.chdir(os.path.expanduser(given["folder"]))
 except OSError as error:
-    found["folder"] = error.strerror
+    found["folder"] = error.strerror or str(error)
 def of_root(place):
     from importlib import util
     if given["root"] in sys.path or os.stat(place).st_uid not in (0, os.getuid()):
@@ -43,22 +46,24 @@ def of_root(place):
     else:
         for name in [each for each in sys.modules if each.partition(".")[0] == "xmp"]:
             del sys.modules[name]
-try:
-    of_root(given["root"] + "/xmp/__init__.py")
-except OSError:
-    pass
 same = False
 try:
-    import xmp
-    found["xmp"] = xmp.__version__
-    same = (found["python"], found["xmp"]) == (given["python"], given["xmp"])
+    if found["python"] == given["python"]:  # or its xmp may not even be imported
+        try:
+            of_root(given["root"] + "/xmp/__init__.py")
+        except OSError:
+            pass
+        import xmp
+        found["xmp"] = xmp.__version__
+        same = found["xmp"] == given["xmp"]
     if same:
+        import cloudpickle
         from xmp._hosts.stream.far import serve
 except BaseException as error:
     found["error"] = "%s: %s" % (type(error).__name__, error)
     found["xmp"] = ""
 body = json.dumps(found).encode()
-hello = bytes.fromhex(given["mark"] + given["head"]) + len(body).to_bytes(4, "big") + body
+hello = bytearray.fromhex(given["mark"] + given["head"]) + struct.pack(">I", len(body)) + body
 while hello:
     hello = hello[os.write(out, hello):]
 if same and found["xmp"] and not found["folder"]:
@@ -102,6 +107,12 @@ def checked_python(value: object) -> str:
         raise PlanError(
             f"python={brief(value)}: give the path of an interpreter on the hosts, or its name on "
             "the PATH there, without quotes, ! and backslashes",
+            code="XMP-P01",
+        )
+    if "/" in value and not value.startswith(("/", "~/")):
+        raise PlanError(
+            f"python={brief(value)}: a relative path. Give an absolute one, one from the home "
+            "folder there (~/…), or a name on the PATH there",
             code="XMP-P01",
         )
     return value

@@ -131,13 +131,15 @@ class Bridge:
                 return
 
     def _ready(self) -> set[int]:
-        poller = select.poll()
+        """Wait a moment; return the descriptors that are ready, the stream's if it can be read."""
+        poller, both = select.poll(), self._source == self._sink
+        of_stream = 0 if self.writer.empty else select.POLLOUT
         if self._blocked is None:
-            poller.register(self._source, select.POLLIN)
+            poller.register(self._source, select.POLLIN | (of_stream if both else 0))
         else:
             poller.register(self._sinks[self._blocked[0]], select.POLLOUT)
-        if not self.writer.empty:
-            poller.register(self._sink, select.POLLOUT)
+        if of_stream and not (both and self._blocked is None):
+            poller.register(self._sink, of_stream)
         reads = select.POLLIN if self.writer.size < _MOST else 0
         for descriptor in self._sources if reads else ():
             poller.register(descriptor, reads)
@@ -145,7 +147,9 @@ class Bridge:
         if not self.local_over and wanted:
             poller.register(self.local, wanted)
         wait = 0 if self._reader.early and self._blocked is None else _BEAT_EVERY * 1000 / 2
-        return {descriptor for descriptor, _ in poller.poll(wait)}
+        found = poller.poll(wait)
+        # That a socket takes more is no word of its other end.
+        return {each for each, events in found if (each, events) != (self._source, select.POLLOUT)}
 
     def _keep_up(self, now: float) -> None:
         if now - self._beaten >= _BEAT_EVERY:
@@ -272,11 +276,11 @@ class Bridge:
                 return
             except OSError:
                 self.local_over = True
-                self._deliveries.clear()
+                while self._deliveries:
+                    close_all(self._deliveries.popleft()[1])
                 return
             self._deliveries.popleft()
-            for descriptor in descriptors:
-                os.close(descriptor)
+            close_all(descriptors)
 
     def _output(self, body: memoryview) -> None:
         (number,) = _NUMBER.unpack_from(body)

@@ -7,12 +7,14 @@ one answers what the driver still asks for: log files of the host.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -23,11 +25,12 @@ from xmp._processes.system import linux
 
 from .bridge import Bridge
 from .frames import ENDED, SECRET, FrameReader, FrameWriter, Seal, StreamBroken, seals
-from .tcp import Callers, Met, Secret, dialled, listening, port_range
+from .tcp import Callers, Met, Secret, dialled, in_words, listening, port_range
 
 __all__ = ["main", "serve"]
 
 _PATIENCE = 5.0
+_LAST_WAIT = 1.0
 _DIAL = 2.0
 """Seconds for a connection to the driver."""
 _ROOM = 128 * 1024
@@ -67,7 +70,7 @@ def main(orders: int, lifeline: int, above: int = -1) -> NoReturn:
         host.tell(given["first"])
         if above >= 0:
             host.end_with(above, given["above"])
-        met = _met(given, starter)
+        met = _met(given, starter, lifeline)
     number = met.socket.fileno()
     host.carry(number, met.theirs, number, met.ours)
 
@@ -79,22 +82,32 @@ def _begin() -> None:
     linux.set_name("xmp-host")
 
 
-def _met(given: Mapping[str, Any], starter: socket.socket) -> Met:
+def _met(given: Mapping[str, Any], starter: socket.socket, lifeline: int) -> Met:
     """Connect to the driver, or wait for its connection; tell ``starter`` which of both."""
-    secret, error = Secret(*given["secret"]), "the driver has no free port"
+    secret, refused = Secret(*given["secret"]), "it does not listen"
     if given["port"]:
         try:
             met = dialled(given["address"], given["port"], secret, _DIAL)
         except OSError as refusal:
-            error = (refusal.strerror or str(refusal)).lower()
+            refused = in_words(refusal)
         else:
-            starter.send(json.dumps({"port": 0, "refused": ""}).encode())
+            starter.send(json.dumps({"met": True}).encode())
             return met
-    listener = listening(given["own"], port_range(given["ports"]))
-    port = listener.getsockname()[1] if listener is not None else -1
-    starter.send(json.dumps({"port": port, "refused": error}).encode())
-    found = Callers(listener, secret).met() if listener is not None else None
-    return found or os._exit(1)
+    answer: dict[str, Any] = {"met": False, "refused": refused, "port": 0, "why": ""}
+    try:
+        listener = listening(given["own"], port_range(given["ports"]))
+    except OSError as error:
+        starter.send(json.dumps({**answer, "why": in_words(error)}).encode())
+        os._exit(1)
+    starter.send(json.dumps({**answer, "port": listener.getsockname()[1]}).encode())
+    # Where a lifeline cannot kill (linux.arm), its end ends the wait.
+    return Callers(listener, secret).met(lifeline) or os._exit(1)
+
+
+class _Answering(LocalAgent):
+    """An agent that answers questions, and launches nothing."""
+
+    function = "answer"
 
 
 class _Host:
@@ -102,7 +115,7 @@ class _Host:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """Start the agent, with these variables."""
-        self._env, self._why = env, ""
+        self._env, self._why, self._carries = env, "", False
         """Why this process has ended the agent."""
         self._agent = LocalAgent(0, "", env)
         self._bridge = Bridge(
@@ -121,12 +134,14 @@ class _Host:
             linux.ready(above, select.POLLIN, None)
             self._why = why
             self._agent.kill()
+            if not self._carries:
+                os._exit(1)
 
         threading.Thread(target=watch, daemon=True).start()
 
     def carry(self, source: int, theirs: Seal | None, sink: int, ours: Seal | None) -> NoReturn:
         """Carry until either side has ended, and end this process."""
-        bridge = self._bridge
+        bridge, self._carries = self._bridge, True
         reader = FrameReader(source, bridge.room, theirs)
         bridge.use(reader, FrameWriter(sink, ours), source, sink)
         try:
@@ -135,13 +150,24 @@ class _Host:
                 self._start_again()
                 self._turns()
             bridge.finish(_PATIENCE)
-        except (Closed, StreamBroken, TimeoutError):
+        except (Closed, TimeoutError):
             pass  # without its driver, nothing goes on here
+        except StreamBroken as error:
+            self._last_words(str(error))
+        except Exception as error:
+            traceback.print_exc()
+            self._last_words(f"{type(error).__name__}: {error}")
         finally:
             bridge.close()
             self._agent.kill()  # what it has started ends by its lifelines
             self._agent.how_it_ended()
             os._exit(0)
+
+    def _last_words(self, why: str) -> None:
+        """Tell the driver why this process ends the agent."""
+        with contextlib.suppress(Closed, OSError):
+            self._bridge.writer.put(ENDED, f"was ended by xmp-host: {why}".encode())
+            self._bridge.finish(_LAST_WAIT)
 
     def _turns(self) -> None:
         """Carry until the agent has ended, and tell the driver how."""
@@ -151,8 +177,8 @@ class _Host:
         self._bridge.writer.put(ENDED, (self._why or how).encode())
 
     def _start_again(self) -> None:
-        """Start another agent, which is sent no launch."""
+        """Start another agent, for questions alone: what was sent to the first may still come."""
         self._agent.end()
-        self._agent = LocalAgent(0, "", self._env)
+        self._agent = _Answering(0, "", self._env)
         self._bridge.local.close()
         self._bridge.join(socket.socket(fileno=self._agent.detach()))

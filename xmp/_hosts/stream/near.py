@@ -15,9 +15,10 @@ from xmp._processes.messages.connection import Closed, prepared
 from xmp._processes.messages.hosts import HostGone, HostReached, HostStopped
 from xmp._processes.system import linux
 
+from .boot import FACTS
 from .bridge import SILENCE, Bridge
 from .frames import BEAT, ENDED, HELLO, StreamBroken
-from .ways import Command, Connection, DriverGone, Unreached
+from .ways import Command, Connection, DriverGone, Unreached, printable
 
 __all__ = ["main"]
 
@@ -75,8 +76,13 @@ class _Link:
         self._end()
 
     def _hello(self, body: memoryview) -> None:
+        try:
+            found = json.loads(bytes(body))
+            facts = {name: printable(found[name]) for name in FACTS}
+        except (ValueError, KeyError, TypeError):
+            raise StreamBroken("its first word is none of xmp") from None
         self._way.reached = True
-        self._bridge.deliver(prepared(HostReached(bytes(body).decode())))
+        self._bridge.deliver(prepared(HostReached(json.dumps(facts))))
 
     def _beat(self, body: memoryview) -> None:
         stopped = bool(body[0])

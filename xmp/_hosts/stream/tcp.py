@@ -20,7 +20,7 @@ from xmp._os.names import connected, looked_up
 
 from .frames import Seal
 
-__all__ = ["Callers", "Met", "Secret", "dialled", "listening", "port_range"]
+__all__ = ["Callers", "Met", "Secret", "dialled", "in_words", "listening", "port_range"]
 
 _HANDSHAKE = 5.0
 """Seconds for a handshake."""
@@ -60,23 +60,28 @@ def port_range(text: str) -> range:
     return range(first, last + 1)
 
 
-def listening(address: str, ports: range) -> socket.socket | None:
-    """Return a listener at a free port of this address; None where there is none."""
+def listening(address: str, ports: range) -> socket.socket:
+    """Return a listener at a free port of this address. Raise OSError where there is none."""
+    family, _, _, _, place = looked_up(address, 0, socket.SOCK_STREAM)[0]
     for port in ports:
-        listener = None
+        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            family, _, _, _, place = looked_up(address, port, socket.SOCK_STREAM)[0]
-            listener = socket.socket(family, socket.SOCK_STREAM)
             # Or a port of the range cannot be had for 60 s after a connection (TIME_WAIT, tcp(7)).
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(place)
+            listener.bind((place[0], port, *place[2:]))
             listener.listen(_BACKLOG)
         except OSError:
-            if listener is not None:
-                listener.close()
+            listener.close()
+            if port == ports[-1]:
+                raise
         else:
             return listener
-    return None
+    raise AssertionError(ports)
+
+
+def in_words(error: OSError) -> str:
+    """Return what the system says of an error, to stand in a sentence."""
+    return (error.strerror or str(error)).lower()
 
 
 def dialled(address: str, port: int, secret: Secret, seconds: float) -> Met:
@@ -86,8 +91,11 @@ def dialled(address: str, port: int, secret: Secret, seconds: float) -> Met:
     try:
         answer = Answer(_keys(secret), _exactly(connection, GREETING_SIZE, end))
         connection.sendall(answer.data)
-        frames = answer.frames(_exactly(connection, WELCOME_SIZE, end))
-        return _met(connection, frames, secret)
+        try:
+            welcome = _exactly(connection, WELCOME_SIZE, end)
+        except ConnectionResetError:
+            raise OSError("what answers there has another secret") from None
+        return _met(connection, answer.frames(welcome), secret)
     except BaseException as error:
         connection.close()
         if isinstance(error, Malformed):

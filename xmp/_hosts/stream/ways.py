@@ -24,10 +24,11 @@ from xmp._processes.system import linux, processes
 
 from .bridge import Bridge
 from .frames import SECRET, FrameReader, FrameWriter, StreamBroken, seals
-from .tcp import Callers, Met, Secret, dialled
+from .tcp import Callers, Met, Secret, dialled, in_words
 
 __all__ = [
     "Command", "Connection", "DriverGone", "Unreached", "order_of_command", "order_of_connection",
+    "printable",
 ]  # fmt: skip
 
 _KEPT = 20
@@ -144,9 +145,9 @@ class Command:
             how = f"{name} was killed by {processes.signal_name(-code)}"
         if code in (126, 127) and not self.reached:  # of a shell: sh(1)
             how += ": there is no such interpreter (python=)"
-        lines = [
-            "".join(c if c.isprintable() else "?" for c in line) for line in self._said if line
-        ]
+        if code == 0 and not self.reached:
+            how += ", and nothing of xmp has run there: is python= an interpreter?"
+        lines = [printable(line) for line in self._said if line]
         lost = "has lost its connection" if self.reached else "was not reached"
         return f"{lost}: {how}" + (f" ({'; '.join(lines[-3:])})" if lines else "")
 
@@ -193,12 +194,12 @@ class Connection:
         if not data:
             raise DriverGone
         given = json.loads(data)
-        if given["port"] < 0:
-            raise Unreached("it has no free port")
+        if not given["port"]:
+            raise Unreached(f"it cannot listen there: {given['why']}")
         try:
             return dialled(given["address"], given["port"], self._secret, _DIAL)
         except OSError as error:
-            raise Unreached((error.strerror or str(error)).lower()) from None
+            raise Unreached(in_words(error)) from None
 
     def lost(self) -> str:
         """Say that the connection has ended."""
@@ -208,6 +209,11 @@ class Connection:
         """Close the connection: its host sees the end."""
         if self._met is not None:
             self._met.socket.close()
+
+
+def printable(text: str) -> str:
+    """Return the text without what a terminal would obey."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmp._hosts.engines.remote_agent import RemoteAgent
-from xmp._hosts.stream.tcp import Secret, listening, port_range
+from xmp._hosts.stream.tcp import Secret, in_words, listening, port_range
 from xmp._hosts.stream.ways import order_of_connection
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import prepared
@@ -54,10 +54,16 @@ class RayAgent(RemoteAgent):
         self.actor: Any = None
         self._home, self._ports = home, ports
         self._secret = Secret(secrets.token_hex(32), _is_encrypted())
-        listener = listening(home, port_range(ports))
-        self._port = listener.getsockname()[1] if listener is not None else 0
-        files = [listener.fileno()] if listener is not None else []
-        with listener or contextlib.nullcontext():
+        self._port, self._why = 0, ""
+        """The port at which the driver listens; or why it does not."""
+        with contextlib.ExitStack() as stack:
+            files = []
+            try:
+                listener = stack.enter_context(listening(home, port_range(ports)))
+            except OSError as error:
+                self._why = in_words(error)
+            else:
+                self._port, files = listener.getsockname()[1], [listener.fileno()]
             order = order_of_connection(self._secret)
             super().__init__(index, "", order, dict(os.environ), files)
         self._answer: dict[str, Any] = {}
@@ -72,8 +78,8 @@ class RayAgent(RemoteAgent):
     def started(self, name: str, answer: dict[str, Any]) -> None:
         """Take the answer of the actor; connect where the host could not."""
         self.name, self.address, self._answer = name, answer["address"], answer
-        if answer["port"]:
-            self.dial(self.address, answer["port"])
+        if not answer["met"]:
+            self.dial(self.address, answer["port"], answer["why"])
 
     @property
     def is_reached(self) -> bool:
@@ -82,14 +88,18 @@ class RayAgent(RemoteAgent):
 
     def unreached(self) -> str:
         """Say how both connections have failed."""
-        port = self._answer["port"]
-        there = f"{self.address} port {port}" if port > 0 else self.address
-        how = super().how_it_ended()
+        port, how = self._answer["port"], super().how_it_ended()
+        there = f"{self.address} port {port}" if port else self.address
+        here = (
+            f"at {self._home} port {self._port} ({self._answer['refused']})"
+            if self._port
+            else f"which cannot listen at {self._home} ({self._why})"
+        )
         return (
-            f"{self.name} could not connect to the driver at {self._home} port {self._port} "
-            f"({self._answer['refused']}), nor the driver to it at {there} ({how}). Open a way for "
-            f"one of both: {_PORTS}={self._ports or 'LOW-HIGH'} of the driver says at which ports "
-            f"they listen{'' if self._ports else '; without it any free ones'}"
+            f"{self.name} could not connect to the driver {here}, nor the driver to it at {there} "
+            f"({how}). Open a way for one of both: {_PORTS}={self._ports or 'LOW-HIGH'} of the "
+            "driver says at which ports they listen. The addresses are those that Ray has for the "
+            "nodes (ray start --node-ip-address)"
         )
 
     def kill(self) -> None:

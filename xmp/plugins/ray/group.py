@@ -15,6 +15,7 @@ from xmp._hosts.engines.protocol import HostFound
 from xmp._hosts.engines.remote_agent import RemoteFiles, measure_clocks
 from xmp._hosts.engines.waiting import Later, Limit
 from xmp._os import signals
+from xmp._plan.clusters import is_each_host_itself
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.hosts import Describe, Described, Prepare
 from xmp._processes.system import stdio
@@ -158,11 +159,23 @@ class RayGroup:
         names = names_of_workers(facts, nodes, cluster)
         self.environment.update(names)
         self._agents = [self._agents[i] for i in order]
+        self._refuse_loopback(need)
         self._paths = [self._paths[i] for i in order]
         for index, agent in enumerate(self._agents):
             agent.index = index
         known = [with_variables(facts[i], names) for i in order]
         self.hosts = [HostFound(a.name, a.address, each) for a, each in zip(self._agents, known)]
+
+    def _refuse_loopback(self, need: Wanted) -> None:
+        """Raise PlanError where the others cannot reach a host at the address that Ray has."""
+        for agent in self._agents if len(self._agents) > 1 else ():
+            if is_each_host_itself(agent.address):
+                raise PlanError(
+                    f"{need.said}: Ray has {agent.name} at {agent.address}, where other hosts do "
+                    "not find it. Start Ray on each node with an address that the others reach: "
+                    "ray start --node-ip-address=ADDRESS",
+                    code="XMP-H04",
+                )
 
     def _description(self, agent: RayAgent) -> Described:
         """Return what a host is, as its agent says. Raise StartError."""

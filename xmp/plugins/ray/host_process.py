@@ -48,8 +48,8 @@ class HostProcess:
         if not data:
             raise RuntimeError("xmp-host has ended before it had an agent")
         self.answer: dict[str, Any] = json.loads(data)
-        """The port at which it listens, 0 where it has reached the driver, -1 for none; and why it
-        has not."""
+        """Whether it has ``met`` the driver; or why it was ``refused`` and the ``port`` at which it
+        listens, 0 for none, and ``why``."""
 
 
 def _raylet() -> list[int]:
