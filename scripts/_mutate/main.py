@@ -128,7 +128,8 @@ def names_at_change(before: str, after: str) -> set[str]:
 def room_of(path: Path, names: Collection[str]) -> list[str]:
     """Return the tests for a file of xmp/, the likeliest to see a change within ``names`` first.
 
-    Those named like the file come first, then those that mention most of the names, then the file.
+    Those named like the file come first, then those that mention it, and of these the ones that
+    mention most of the names.
     """
     parts = path.with_suffix("").parts[1:]
     rooms = TESTS.get("/".join(parts[:2])) or TESTS.get(parts[0]) or ("launcher",)
@@ -139,9 +140,10 @@ def room_of(path: Path, names: Collection[str]) -> list[str]:
     found = [*dict.fromkeys(found)]  # a file and its room may both be named
     texts = {file: file.read_text() for file in found}
 
-    def place(file: Path) -> tuple[bool, int, bool]:
+    def place(file: Path) -> tuple[bool, bool, int]:
         text = texts[file]
-        return name not in file.stem, -sum(each in text for each in names), name not in text
+        words = {*re.findall(r"\w+", text)}
+        return name not in file.stem, name not in text, -len(words & {*names})
 
     return [str(file.relative_to(ROOT)) for file in sorted(found, key=place)]
 

@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a name that cannot be written": (["a\ud800"], {}, "is no host for ssh"),
     "a folder that cannot be written": (["a"], {"cwd": "/\ud800"}, "the path of a folder"),
     "a word that cannot be written": (["a"], {"ssh_options": ["-F", "\0"]}, "no command line"),
-    "an option of another engine": (["a"], {"runtime_env": {}}, "only 'ray' take it"),
+    "an option of another engine": (["a"], {"runtime_env": {}}, "only 'ray' takes it"),
 }  # fmt: skip
 
 

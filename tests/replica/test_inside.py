@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import xmp
+from tests.support.stage import Script
 from xmp import _inside
 from xmp._inside import collectives
 from xmp._plan.clusters.per_device import identity
@@ -83,6 +84,10 @@ def test_outside_a_replica_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) ->
     assert xmp.preempted() is False
     assert _inside.replica() == ReplicaInfo(0, 0, 1, 1)
     assert _inside.channel() is None
+
+
+def test_a_program_that_has_launched_nothing_is_not_preempted(script: Script) -> None:
+    assert script("import xmp\nprint(xmp.preempted())\n").out == "False\n"
 
 
 def test_collectives_of_a_world_of_one_return_their_value() -> None:

@@ -82,6 +82,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "same name": (Tensor(), f"<{__name__}.Tensor>"),
     "array": (numpy.zeros((2, 3)), "<numpy.ndarray (2, 3) float64>"),
     "scalar": (numpy.float64(2.5), "numpy.float64(2.5)"),
+    "function of numpy": (numpy.add, "<numpy.ufunc>"),
     "tensor": (lambda: torch.ones(2, 5), "<torch.Tensor (2, 5) torch.float32 on cpu>"),
     "weights": (
         lambda: torch.nn.Parameter(torch.ones(3)),

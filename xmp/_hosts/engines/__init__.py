@@ -64,9 +64,11 @@ def checked(hosts: object, engine: object, prepared: Mapping[str, Any]) -> tuple
     others = [name for name in given if name not in found.options]
     if others:
         takers = [name for name in known if others[0] in _registry.require(_GROUP, name).options]
+        only = f"{' and '.join(map(repr, takers))} {'takes' if len(takers) == 1 else 'take'}"
+        own = ", ".join(f"{name}=" for name in found.options) or "none"
         raise PlanError(
-            f"engine={engine!r} with {others[0]}=: only {' and '.join(map(repr, takers))} take it. "
-            "Leave it out, or give env= for variables of replicas",
+            f"engine={engine!r} with {others[0]}=: only {only} it. Leave it out; options of this "
+            f"engine: {own}",
             code="XMP-P02",
         )
     found = found.prepared(given) if given else found
