@@ -128,5 +128,5 @@ def _advice(address: str) -> str:
         return "does `ray start` there listen for clients (port 10001), and is ray[client] here?"
     return (
         "is it the address of the head, has `ray start` joined this machine to it, and have both "
-        "the same token (docs/guide/security.md)?"
+        "the same token and RAY_AUTH_MODE (docs/guide/security.md)?"
     )
