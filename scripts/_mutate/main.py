@@ -38,7 +38,7 @@ TESTS = {
     "_os": (
         "host",
         "project/test_log.py",
-        "commands/test_marks.py",
+        "commands",
         "plans/test_plan_imports.py",
         "launcher",
         "report",

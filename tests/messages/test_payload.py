@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib.machinery
 import os
 import pickle
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 from tests.support.lazily import lazily
 from xmp._payload import Image, load, load_image, pack, pack_image
 from xmp._payload.hints import names_used
-from xmp._payload.script import imported_names
+from xmp._payload.script import Program, imported_names, program_of_this_process
 from xmp._processes.system.linux import memory_file
 
 torch = lazily("torch")
@@ -28,6 +30,16 @@ def through(value: Any, inline: bool = True) -> Any:
         return load_image(image)
     finally:
         image.close()
+
+
+@pytest.mark.parametrize(("name", "package"), [("pkg.mod", "pkg"), ("mod", "")])
+def test_a_program_of_m_has_its_package(
+    name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, path = types.ModuleType("__main__"), str(tmp_path / "mod.py")
+    main.__file__, main.__spec__ = path, importlib.machinery.ModuleSpec(name, None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert program_of_this_process() == Program("module", name, path, package)
 
 
 def test_a_function_by_value_keeps_the_name_of_its_cell() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.support.plans import given
 from xmp.__main__ import main
 from xmp._plan import planner, runtimes
+from xmp._words import types
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, JobPlan, PortNeed, ReplicaPlan, Request
 
@@ -353,6 +355,12 @@ def test_facts_survive_json_and_unknown_keys_are_ignored() -> None:
     assert planner.facts_from_json({**data, "colour": "blue", "memory_bytes": None}) == facts
     with pytest.raises(PlanError, match="version 2"):
         planner.facts_from_json({**data, "version": 2})
+
+
+def test_facts_requests_and_plans_cannot_be_changed() -> None:
+    kinds = [each for each in vars(types).values() if dataclasses.is_dataclass(each)]
+    assert ReplicaPlan in kinds
+    assert [k.__name__ for k in kinds if not k.__dataclass_params__.frozen] == []
 
 
 def test_the_json_of_a_plan() -> None:
