@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import pytest
 import xmp
 from tests.support.launching import failure, launch, never_returns
 from tests.support.stage import Outcome, Script, Stage
+from xmp._processes.replica.reports import exit_status
 
 pytestmark = pytest.mark.failing
 
@@ -23,6 +25,15 @@ pytestmark = pytest.mark.failing
 def exits(rank: int, code: Any) -> None:
     if rank == 1:
         sys.exit(code)
+
+
+def test_the_message_of_an_exit_goes_to_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, first = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "__stderr__", first)
+    for stream in (own, None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert exit_status(SystemExit("no data")) == 1
+    assert own.getvalue() == first.getvalue() == "no data\n"
 
 
 # Which code becomes which status: commands/test_statuses.py.

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.launching import METHODS, launch
 from tests.support.stage import Outcome, Stage
+from xmp._processes.replica import seeding
 
 
 def draws(rank: int) -> Any:
@@ -33,6 +34,13 @@ def test_random_streams_differ_between_replicas_and_launches(method: str) -> Non
     seen = [here, *launch(method, draws, nprocs=3), *launch(method, draws, nprocs=3)]
     for column in range(5):
         assert len({each[column] for each in seen}) == len(seen), column
+
+
+def test_a_normal_number_that_numpy_keeps_is_drawn_by_no_fork() -> None:
+    np.random.seed(0)
+    assert seeding._mersenne_state(np.random) != 0
+    np.random.randn()  # makes two, and keeps one
+    assert seeding._mersenne_state(np.random) == 0
 
 
 def test_a_seed_makes_them_equal(method: str) -> None:

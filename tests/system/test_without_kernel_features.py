@@ -44,6 +44,23 @@ if __name__ == "__main__":
 """
 
 
+WITH_ITS_PARENT = """
+import ctypes
+from xmp._processes.system import linux
+linux.killed_with_parent()
+number = ctypes.c_int()
+assert ctypes.CDLL(None).prctl(2, ctypes.byref(number)) == 0  # PR_GET_PDEATHSIG: prctl(2)
+print(number.value)
+"""
+
+
+@pytest.mark.parametrize(("without", "number"), [("", 9), ("pdeathsig", 0)])
+def test_the_kernel_kills_a_process_with_its_parent(
+    script: Script, without: str, number: int
+) -> None:
+    assert script(WITH_ITS_PARENT, env={"XMP_WITHOUT": without}).out == f"{number}\n"
+
+
 @pytest.mark.parametrize(("without", "held"), [("", "['memfd', 'pidfd']"), (FEATURES, "[]")])
 def test_the_switch_is_seen(script: Script, without: str, held: str) -> None:
     """Else the second pass is a repetition of the first."""
