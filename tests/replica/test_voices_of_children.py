@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,35 @@ def test_children_and_threads_see_that_the_launch_is_preempted(
     (steps, code), other = context.results()
     assert code == 7
     assert other == (steps, 7), "what others ask does not count"
+
+
+AHEAD = 500
+
+
+def looks_in_a_thread_first(rank: int, marks: str) -> int:
+    """Rank 0 has made more calls than the other one, and makes the next one late."""
+    if rank == 0:
+        thread = threading.Thread(target=xmp.preempted)
+        thread.start()
+        thread.join()
+    steps = 0
+    while not xmp.preempted():
+        steps += 1
+        if steps == (3 if rank else AHEAD):
+            Path(marks, str(rank)).touch()
+        if rank or steps >= AHEAD:
+            time.sleep(0.002 if rank else 0.2)
+    return steps
+
+
+def test_a_replica_votes_though_a_thread_of_it_has_asked_first(
+    tmp_path: Path, unpreempted: None
+) -> None:
+    context = launch("forkserver", looks_in_a_thread_first, str(tmp_path), join=False)
+    until(lambda: len(os.listdir(tmp_path)) == 2, 30)
+    preempt_all()
+    first, second = context.results()
+    assert first == second
 
 
 # --- handlers and threads -------------------------------------------------------------------------

@@ -134,6 +134,9 @@ class SupervisorChannel:
         """Process, thread and key of each that has a turn or waits for one."""
         self.local_rank = local_rank
         self._steps = 0
+        self._votes = False
+        """Whether the supervisor knows of a call that counts: another thread may have asked first,
+        and a vote without this replica could find a step that it has passed."""
         self._flag: memoryview | None = None
         self._agreed = 0
         self._next_beat = 0.0
@@ -183,14 +186,14 @@ class SupervisorChannel:
         """
         if counts:
             self._steps += 1
-        if self._flag is not None and not self._flag[0]:
+        if self._flag is not None and not self._flag[0] and (self._votes or not counts):
             return False
         if not counts:
             if self._flag is None:
                 self._ask_preempted(0)
             return bool(self._flag and self._flag[1 + self.local_rank])
         if not self._agreed or self._steps == self._agreed:  # == sets the flag for those that look
-            self._agreed = self._ask_preempted(self._steps)
+            self._agreed, self._votes = self._ask_preempted(self._steps), True
         return 0 < self._agreed <= self._steps
 
     def _ask_preempted(self, calls: int) -> int:
