@@ -224,6 +224,7 @@ PROGRAM = """
             loss.backward()
             optimizer.step()
             losses[rank, step] = loss.item()
+        del model, loss, optimizer
         dist.destroy_process_group()
 
     if __name__ == "__main__":
@@ -231,7 +232,12 @@ PROGRAM = """
         print(mp.spawn(train, args=(2, sys.argv[1], losses), nprocs=2, join=True))
         print([[f"{loss:.5f}" for loss in row] for row in losses.tolist()])
 """
-"""Data-parallel training as torch's notes on DDP show it (docs/source/notes/ddp.rst)."""
+"""Data-parallel training as torch's notes on DDP show it (docs/source/notes/ddp.rst).
+
+The model goes before its group. Otherwise the model's reducer frees the group, and with the
+interpreter's lock held joins a thread of gloo's that may wait for that lock to free a Python object
+(torch 2.13: ~Reducer, ProcessGroupGloo::runLoop): the process hangs, with torch's own spawn, too.
+"""
 TORCHS_OWN = """
         import torch.multiprocessing
 
