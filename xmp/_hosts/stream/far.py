@@ -115,8 +115,11 @@ class _Host:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """Start the agent, with these variables."""
-        self._env, self._why, self._carries = env, "", False
+        self._env = env
+        self._why = ""
         """Why this process has ended the agent."""
+        self._carries = False
+        """Whether it has met the driver."""
         self._agent = LocalAgent(0, "", env)
         self._bridge = Bridge(
             socket.socket(fileno=self._agent.detach()), lambda: bytes([self._agent.is_stopped()])
