@@ -83,6 +83,24 @@ def answers(agent: RemoteAgent) -> bool:
     return agent.answer(Pong, 30).at > 0
 
 
+def reached(agent: RemoteAgent, started: list[Host]) -> Host:
+    """Start a host that connects, and hear its agent."""
+    host = start(started, agent.facts["port"])
+    assert host.answer()["met"]
+    assert answers(agent)
+    return host
+
+
+def without_its_agent(agent: RemoteAgent, started: list[Host]) -> tuple[Host, int]:
+    """Return a host whose agent was killed, as the driver has heard, and that agent's pid."""
+    host = reached(agent, started)
+    (first,) = children(host.process.pid)
+    os.kill(first, 9)
+    with pytest.raises(Closed):
+        agent.answer(Pong, 30)
+    return host, first
+
+
 def disturb(port: int, address: str) -> list[socket.socket]:
     """Strangers: some say nothing, one says what is no answer, one ends at once."""
     found = [socket.create_connection((address, port), 10) for _ in range(20)]
@@ -144,9 +162,7 @@ def test_neither_can(
 def test_the_host_ends_with_its_lifeline_and_the_driver_hears_it(
     agent: RemoteAgent, started: list[Host]
 ) -> None:
-    host = start(started, agent.facts["port"])
-    assert host.answer()["met"]
-    assert answers(agent)
+    host = reached(agent, started)
     with open(os.devnull) as null:
         os.dup2(null.fileno(), host.lifeline)  # which closes it
     assert host.process.wait(5) == -9
@@ -156,9 +172,7 @@ def test_the_host_ends_with_its_lifeline_and_the_driver_hears_it(
 
 
 def test_the_host_ends_with_its_driver(agent: RemoteAgent, started: list[Host]) -> None:
-    host = start(started, agent.facts["port"])
-    assert host.answer()["met"]
-    assert answers(agent)
+    host = reached(agent, started)
     agent.kill()
     assert host.process.wait(5) == 0
 
@@ -166,13 +180,7 @@ def test_the_host_ends_with_its_driver(agent: RemoteAgent, started: list[Host]) 
 def test_another_agent_answers_for_one_that_was_killed(
     agent: RemoteAgent, started: list[Host]
 ) -> None:
-    host = start(started, agent.facts["port"])
-    assert host.answer()["met"]
-    assert answers(agent)
-    (child,) = children(host.process.pid)
-    os.kill(child, 9)
-    with pytest.raises(Closed):
-        agent.answer(Pong, 30)
+    host, child = without_its_agent(agent, started)
     assert agent.how_it_ended() == "was killed by SIGKILL"
     until(lambda: children(host.process.pid) not in ([], [child]), 10)
     assert answers(agent)
@@ -183,13 +191,7 @@ def test_another_agent_answers_for_one_that_was_killed(
 
 def test_another_agent_launches_nothing(agent: RemoteAgent, started: list[Host]) -> None:
     """What was sent to the first may reach the second."""
-    host = start(started, agent.facts["port"])
-    assert host.answer()["met"]
-    assert answers(agent)
-    (first,) = children(host.process.pid)
-    os.kill(first, 9)
-    with pytest.raises(Closed):
-        agent.answer(Pong, 30)
+    host, first = without_its_agent(agent, started)
     agent.send(Prepare(("no.such.module",)))  # an agent that launches would start a template
     assert answers(agent)
     until(lambda: children(host.process.pid) not in ([], [first]), 10)
@@ -207,9 +209,7 @@ def test_the_link_was_killed_before_it_was_told_where_the_host_is(agent: RemoteA
 
 def test_xmp_host_says_why_it_has_ended(agent: RemoteAgent, started: list[Host]) -> None:
     """It has no descriptor left for what it is sent."""
-    host = start(started, agent.facts["port"])
-    assert host.answer()["met"]
-    assert answers(agent)
+    host = reached(agent, started)
     resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, (3, 3))
     null = os.open(os.devnull, os.O_RDWR)
     agent._connection.send(Ping(), [null, null, null])
