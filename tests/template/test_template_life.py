@@ -8,6 +8,8 @@ import signal
 import pytest
 
 from tests.support.stage import Stage
+from tests.support.waiting import until
+from xmp._processes.system.processes import is_gone
 
 pytestmark = pytest.mark.failing
 
@@ -371,3 +373,30 @@ def test_an_interpreter_that_does_not_come_up(stage: Stage, method: str, what: s
     if what == "speaking":
         assert "no licence" in said["error"]
     assert said["left"] == []
+
+
+def test_a_child_that_c_code_has_forked_does_not_keep_it_from_its_launchers_end(
+    stage: Stage,
+) -> None:
+    """Such a child holds copies of connection and lifeline, which then stay open."""
+    source = (
+        HEAD
+        + """
+    if __name__ == "__main__":
+        import ctypes
+        spawn()
+        child = ctypes.CDLL(None).fork()
+        if child == 0:
+            ctypes.CDLL(None).sleep(60)
+            ctypes.CDLL(None)._exit(0)
+        in_script.say(child=child, templates=in_script.templates())
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    )
+    said = stage.outcome(stage.start(source)).said
+    child, (template,) = said["child"], said["templates"]
+    try:
+        until(lambda: is_gone(template), 10, "the template has ended")
+    finally:
+        os.kill(child, signal.SIGKILL)
+    stage.gone()
