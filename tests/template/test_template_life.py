@@ -375,9 +375,7 @@ def test_an_interpreter_that_does_not_come_up(stage: Stage, method: str, what: s
     assert said["left"] == []
 
 
-def test_a_child_that_c_code_has_forked_does_not_keep_it_from_its_launchers_end(
-    stage: Stage,
-) -> None:
+def test_its_launcher_left_a_child_of_c_code(stage: Stage) -> None:
     """Such a child holds copies of connection and lifeline, which then stay open."""
     source = (
         HEAD
