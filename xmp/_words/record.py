@@ -1,0 +1,60 @@
+"""Where a rank is among the others: the words in which a hang is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Frame", "RankPlace", "Record"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a rank last did together with others, as its line of shared memory says.
+
+    Times are monotonic nanoseconds.
+    """
+
+    number: int = 0
+    """The collective's number among those of its group, from 1; 0: none yet."""
+    operation: str = ""
+    """The collective as the user calls it: "barrier", "all_reduce" …"""
+    group: int = 0
+    """A number that is the same for this group on all its ranks; 0: all ranks."""
+    members: tuple[int, ...] = ()
+    """The group's ranks; empty: all ranks."""
+    signature: int = 0
+    """A hash of what must be equal on all ranks: operation, data types, shapes, structure."""
+    detail: str = ""
+    """The same in words, as far as they fit: "sum of float32[4]"."""
+    site: str = ""
+    """The user's line that called it, "train.py:40", with the end of a long path only."""
+    since: int = 0
+    """When the rank entered it, or left it if it is not ``inside``."""
+    inside: bool = False
+    beat: int = 0
+    """The last ``xmp.heartbeat()``; 0: none."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """All that is known about where one rank is."""
+
+    rank: int
+    record: Record = Record()
+    frames: tuple[Frame, ...] = ()
+    """The main thread's stack, innermost first."""
+    user: Frame | None = None
+    """The innermost frame of the user's code; None: there is none, or it is not known."""
+    doing: str = ""
+    """What the kernel says of it: "asleep", "running" …; empty: not known."""
+    ended: str = ""
+    """How its function or process has ended: "returned", "ended"; empty: it runs."""
