@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import signal
 import subprocess
 import sys
@@ -94,7 +95,10 @@ def test_identical_stacks_are_shown_once(stage: Stage, method: str) -> None:
         assert lines[0].endswith(", runtime cpu, running")
         assert "ranks 0, 2:" in lines
         assert "rank 1:" in lines
-        first, second = report.split("rank 1:")
+        assert lines[1].startswith(
+            "rank 1 may be waited for, since ranks 0, 2 stand in reduce_all()"
+        )
+        first, second = "\n".join(lines[2:]).split("rank 1:")
         assert ("in reduce_all" in first, "in load_batch" in first) == (True, False)
         assert ("in reduce_all" in second, "in load_batch" in second) == (False, True)
         assert "_processes" not in report
@@ -115,12 +119,51 @@ def test_json_has_what_the_guide_shows_and_few_descriptors_are_enough(stage: Sta
     assert {*launch["replicas"]} == {*stage.replicas()}
     assert [*launch["stacks"]] == ["0", "1", "2"]
     assert "in load_batch" in launch["stacks"]["1"]
+    assert (launch["suspects"], launch["sure"]) == ([1], False), "there is no collective"
+    assert launch["finding"].startswith("rank 1 may be waited for, since ranks 0, 2 stand in reduc")
     command = f"ulimit -S -n 8; exec {sys.executable} -m xmp stacks {process.pid}"
     answer = subprocess.run(
         ["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False
     )
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "ranks 0, 2:" in answer.stdout
+    ends_well(stage, process)
+
+
+AT_A_BARRIER = """
+    import os, sys, time
+    import in_script, xmp
+
+    def load_batch():
+        open("in-fn-1", "w").close()
+        while not os.path.exists("go"):
+            time.sleep(0.02)
+
+    def fn(rank):
+        if rank == 1:
+            load_batch()
+        else:
+            open(f"in-fn-{rank}", "w").close()
+        xmp.barrier()
+        return rank
+
+    if __name__ == "__main__":
+        print(list(xmp.spawn(fn, nprocs=3, runtime="cpu", start_method=sys.argv[1])))
+"""
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("method", METHODS)
+def test_who_has_not_come(stage: Stage, method: str) -> None:
+    process = stage.start(AT_A_BARRIER, method)
+    stage.in_function(process)
+    expected = re.compile(
+        r"rank 1 has not come to the barrier at \S+:\d+, where ranks 0, 2 wait \(\d+ s\): "
+        r"it is in load_batch\(\) at \S+:\d+"
+    )
+    until(lambda: expected.search(ask(process.pid).stdout), 60, "the others wait")
+    (launch,) = json.loads(ask("--json", process.pid).stdout)["launches"]
+    assert (launch["suspects"], launch["sure"]) == ([1], True)
     ends_well(stage, process)
 
 

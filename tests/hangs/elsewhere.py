@@ -187,7 +187,6 @@ def import_lock() -> None:
 
         def other() -> None:
             started.set()
-            import slow_module_of_a_hang  # type: ignore[import-not-found] # noqa: F401
 
         threading.Thread(target=other, daemon=True).start()
         started.wait()

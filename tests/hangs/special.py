@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
+import socket
 import sys
+import tempfile
+import threading
 import time
 from typing import Any
 
@@ -157,7 +161,7 @@ def backends_that_never_meet(rank: int) -> None:
     import torch.distributed as dist
 
     if rank == 2:
-        with __import__("socket").create_server(("127.0.0.1", 0)) as server:
+        with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=2, world_size=4)
     else:
@@ -177,8 +181,6 @@ def nothing_tells_them_apart(rank: int) -> None:
 
 
 def all_at_one_lock(rank: int) -> None:
-    import threading
-
     lock = threading.Lock()
     lock.acquire()
     lock.acquire()
@@ -188,7 +190,7 @@ def two_are_elsewhere(rank: int) -> None:
     if rank == 1:
         time.sleep(1000)
     if rank == 3:
-        __import__("threading").Event().wait()
+        threading.Event().wait()
     xmp.barrier()
 
 
@@ -205,7 +207,7 @@ def evaluation_on_rank_0(rank: int) -> None:
 
 
 def evaluate() -> None:
-    __import__("queue").Queue().get()
+    queue.Queue().get()
 
 
 def a_data_loader(rank: int) -> None:
@@ -226,8 +228,9 @@ def a_data_loader(rank: int) -> None:
 def a_checkpoint_at_a_fifo(rank: int) -> None:
     torch, dist = _torch()
     if rank == 0:
-        __import__("os").mkfifo("checkpoint.pt")
-        torch.save({"step": 1}, "checkpoint.pt")
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkfifo(f"{folder}/checkpoint.pt")
+            torch.save({"step": 1}, f"{folder}/checkpoint.pt")
     dist.barrier()
 
 
@@ -273,6 +276,7 @@ def jax_makes_its_backend(rank: int) -> None:
 def jax_compiles_on_one_rank(rank: int) -> None:
     import jax
 
+    jax.devices()  # a backend of several processes is made by all of them together
     if rank == 2:
 
         def unrolled(x: Any) -> Any:

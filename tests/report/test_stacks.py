@@ -213,7 +213,8 @@ def test_a_failure_names_them_so() -> None:
 def test_a_fifo_of_the_users_with_the_name_of_a_stacks_file_is_not_waited_for(
     tmp_path: Path,
 ) -> None:
-    from xmp._processes.system.stacks_by_pid import _stacks_file
+    from xmp._processes.system.stack_dump import STACKS
+    from xmp._processes.system.stacks_by_pid import _file
 
     place = tmp_path / "xmp-stacks-7"
     os.mkfifo(place)
@@ -221,6 +222,6 @@ def test_a_fifo_of_the_users_with_the_name_of_a_stacks_file_is_not_waited_for(
     writer = os.open(place, os.O_WRONLY)
     os.close(held)
     try:
-        assert _stacks_file(os.getpid()) is None
+        assert _file(os.getpid(), STACKS) is None
     finally:
         os.close(writer)

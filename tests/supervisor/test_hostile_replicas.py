@@ -26,9 +26,9 @@ from xmp._processes.messages.launch import StackTexts
 from xmp._processes.messages.outcomes import packed_outcome
 from xmp._processes.messages.plain_format import encoded
 from xmp._processes.messages.timeline import Timeline
-from xmp._processes.replica.heartbeat import Heartbeats
 from xmp._processes.supervisor.message_checks import names_of_modules
 from xmp._processes.system import linux
+from xmp._processes.system.records import Records
 from xmp._processes.system.stack_dump import StackFile
 
 pytestmark = pytest.mark.failing
@@ -293,12 +293,12 @@ def test_a_stack_file_that_was_cut_is_empty() -> None:
 
 
 @pytest.mark.skipif(not MEMORY_FILES, reason="only memory files are sealed")
-def test_the_file_of_the_heartbeats_cannot_be_cut() -> None:
-    heartbeats = Heartbeats.in_file(2)
+def test_the_file_of_the_records_cannot_be_cut() -> None:
+    records = Records.new(2)
     with pytest.raises(PermissionError):
-        os.ftruncate(heartbeats.descriptor, 0)
-    assert heartbeats.last(1) == 0
-    os.close(heartbeats.descriptor)
+        os.ftruncate(records.descriptor, 0)
+    assert records.last_progress(1) == 0
+    os.close(records.descriptor)
 
 
 def cuts_what_is_ours(rank: int) -> None:

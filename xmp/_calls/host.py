@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from xmp._plan.clusters import per_device
 from xmp._plan.runtime_choice import add_choice
 from xmp._plan.runtimes._replica_variables import check_read_at_import
 from xmp._plan.runtimes._request_checks import check_launcher, touched
+from xmp._rules.notices import limit_of
 from xmp._words.errors import PlanError, StartError, XmpError
 from xmp._words.types import HostFacts, HostPlan, JobPlan, Limits, ReplicaPlan, Request
 
@@ -188,6 +190,7 @@ def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:
     """Refuse what cannot be launched, and warn of what the user should know."""
     refuse_unready(draft)
     _refuse_unseen(draft, call.settings.limits)
+    _refuse_notice()
     if call.settings.program:
         _refuse_threads(draft)
     check_read_at_import(draft, call.settings.start_method, known.env, known.loaded)
@@ -317,6 +320,14 @@ def _refuse_unseen(plan: JobPlan, limits: Limits | None) -> None:
             'timeout= instead, or runtime="jax"',
             code="XMP-P11",
         )
+
+
+def _refuse_notice() -> None:
+    """Refuse a wrong XMP_HANG_NOTICE here; the supervisor reads it."""
+    try:
+        limit_of(os.environ)
+    except ValueError as error:
+        raise PlanError(str(error), code="XMP-P01") from None
 
 
 def _bare_plan() -> JobPlan:

@@ -260,8 +260,10 @@ def spawn(
         bind: True pins each replica to its own cores; "numa" keeps them on one node.
         timeout: seconds that the whole call may take.
         start_timeout: seconds from the call until every replica is in ``fn``.
-        hang_timeout: seconds in which no replica makes progress: its main thread executes no
-            Python code, and it calls neither a collective of xmp nor ``xmp.heartbeat()``.
+        hang_timeout: seconds without progress. While replicas wait in a collective of xmp, that
+            is work of those that have not come: processor time, reading, writing, or
+            ``xmp.heartbeat()``. Otherwise it is Python code in any replica's main thread, a
+            collective of xmp, or ``xmp.heartbeat()``.
         grace: seconds between SIGTERM and SIGKILL when xmp ends the other replicas.
         max_restarts: how often xmp starts all replicas again after a failure, with new ports;
             ``xmp.restart_count()`` is the number of restarts so far. A replica that failed or hung

@@ -17,8 +17,10 @@ from xmp._os import proc
 from xmp._os.probe import launches
 from xmp._os.probe.launches import RunningLaunch
 from xmp._processes.report import stack_texts
+from xmp._processes.report.hang_texts import found
 from xmp._processes.system import stacks_by_pid
 from xmp._processes.system.descriptors import raise_descriptor_limit
+from xmp._rules.hang_rules import Finding
 from xmp._words.errors import XmpError
 
 __all__ = ["find", "report", "run"]
@@ -94,14 +96,25 @@ def _stopped(launch: RunningLaunch) -> bool:
 def _as_json(launch: RunningLaunch) -> dict[str, Any]:
     """Return what docs/guide/commands.md describes, version 1."""
     raise_descriptor_limit()  # two for each replica
+    stacks, finding = _where(launch)
     return {
         "launcher": launch.launcher,
         "supervisor": launch.supervisor.pid,
         "replicas": [process.pid for process in launch.replicas],
         "stopped": _stopped(launch),
         "program": launch.program,
-        "stacks": stacks_by_pid.of_replicas(launch.replicas),
+        "stacks": stacks,
+        "suspects": list(finding.suspects),
+        "sure": finding.sure,
+        "finding": finding.words,
     }
+
+
+def _where(launch: RunningLaunch) -> tuple[dict[int, str], Finding]:
+    """Return the stacks by rank, and who the others wait for."""
+    places = stacks_by_pid.places_of(launch.supervisor.pid, launch.replicas)
+    stacks = stacks_by_pid.of_replicas(launch.replicas)
+    return stacks, found(places, stacks)
 
 
 def report(launch: RunningLaunch) -> str:
@@ -110,10 +123,6 @@ def report(launch: RunningLaunch) -> str:
     head = f"launch of process {launch.launcher}: {_what(launch)}"
     if _stopped(launch):
         head += " (stopped)"
-    return "\n".join(
-        [
-            head,
-            f"  {launch.program}",
-            *stack_texts.grouped(stacks_by_pid.of_replicas(launch.replicas)),
-        ]
-    )
+    stacks, finding = _where(launch)
+    lines = [head, f"  {launch.program}", *filter(None, [finding.words])]
+    return "\n".join([*lines, *stack_texts.grouped(stacks)])

@@ -16,7 +16,6 @@ from .collectives import (
     broadcast,
     heartbeat,
     init_process_group,
-    on_heartbeat,
     once_per_host,
     preempted,
     rank_zero_only,
@@ -51,7 +50,7 @@ __all__ = [
     "OPS", "Channel", "all_gather", "all_reduce", "barrier", "begin_script", "broadcast", "channel",
     "device", "for_children", "heartbeat", "host_index", "in_a_replica", "init_process_group",
     "install", "installed", "is_in_function", "is_replica", "is_thread", "launch_key",
-    "local_group", "local_rank", "local_world_size", "on_heartbeat", "once_per_host", "preempted",
+    "local_group", "local_rank", "local_world_size", "once_per_host", "preempted",
     "rank", "rank_zero_only", "replica", "restart_count", "settle", "synchronize", "take_over",
     "uninstall", "whose_child", "world_size",
 ]  # fmt: skip

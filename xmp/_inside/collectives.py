@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from xmp._os import signals
@@ -22,6 +22,7 @@ from .identity import (
     launch_key,
     whose_child,
 )
+from .joining import Group, Joined, data, within
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OPS", "all_gather", "all_reduce", "barrier", "broadcast", "heartbeat", "init_process_group",
-    "note_preemption", "on_heartbeat", "once_per_host", "preempted", "rank_zero_only",
+    "note_preemption", "once_per_host", "preempted", "rank_zero_only",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -39,8 +40,9 @@ P = ParamSpec("P")
 
 OPS = ("sum", "mean", "min", "max", "prod")
 _YEARS = 1e9  # seconds: longer than any wait
+_FIRST_OF_HOST = Group(1, 1)
+"""What the others wait for in ``once_per_host``: calls of its own, of local rank 0."""
 
-_on_heartbeat: Callable[[], None] | None = None
 _preempted = False
 """In the launcher: whether the replicas of a launch know that they are preempted."""
 
@@ -101,12 +103,6 @@ def _seconds(timeout: float | timedelta) -> float:
     return seconds
 
 
-def on_heartbeat(call: Callable[[], None]) -> None:
-    """Have ``call`` called at every sign of progress of the program."""
-    global _on_heartbeat
-    _on_heartbeat = call
-
-
 def heartbeat() -> None:
     """Report that this replica makes progress: the clock of ``hang_timeout=`` starts again.
 
@@ -115,8 +111,9 @@ def heartbeat() -> None:
     and does nothing without ``hang_timeout=``. In a child of the replica, such as a worker of a
     data loader, it counts as the replica's.
     """
-    if _on_heartbeat is not None:
-        _on_heartbeat()
+    state = installed()
+    if state is not None and state.record is not None:
+        state.record.beat()
     elif (child := child_apart()) is not None:
         child.beat()
 
@@ -157,7 +154,9 @@ def barrier(group: Any = None) -> None:
     """
     state = current()
     if group is not None or state.info.world_size > 1:
-        _scope(state, "barrier", group).barrier()
+        scope = _scope(state, "barrier", group)
+        with _joined(state, scope, "barrier"):
+            scope.barrier()
 
 
 def all_reduce(value: T, op: Op = "sum", group: Any = None) -> T:
@@ -184,7 +183,9 @@ def all_reduce(value: T, op: Op = "sum", group: Any = None) -> T:
     state = current()
     if group is None and state.info.world_size == 1:
         return value
-    reduced: T = _scope(state, "all_reduce", group).all_reduce(value, op)
+    scope = _scope(state, "all_reduce", group)
+    with _joined(state, scope, "all_reduce", data(op, value)):
+        reduced: T = scope.all_reduce(value, op)
     return reduced
 
 
@@ -214,10 +215,10 @@ def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
         )
     if group is None and state.info.world_size == 1:
         return obj
-    if group is None:
-        sent: T = _needed(state, "broadcast").broadcast(obj, source)
-    else:
-        sent = _sent_within(state, obj, source, group)
+    scope = _scope(state, "broadcast", group)
+    at = source if group is None else _index_in(scope, source)
+    with _joined(state, scope, "broadcast", f"src={source}"):
+        sent: T = scope.broadcast(obj, at)
     return sent
 
 
@@ -241,7 +242,9 @@ def all_gather(obj: T, group: Any = None) -> list[T]:
     state = current()
     if group is None and state.info.world_size == 1:
         return [obj]
-    return list(_scope(state, "all_gather", group).all_gather(obj))
+    scope = _scope(state, "all_gather", group)
+    with _joined(state, scope, "all_gather"):
+        return list(scope.all_gather(obj))
 
 
 def once_per_host(fn: Callable[[], T]) -> T:
@@ -279,7 +282,11 @@ def once_per_host(fn: Callable[[], T]) -> T:
     if own and not signals.in_handler():
         if _making.keys:
             return fn()  # for all of this host already
-        return _shared(state.channel, f"once_per_host/{next(state.once_calls)}", fn, owner=0)
+        key = f"once_per_host/{next(state.once_calls)}"
+        if state.info.local_rank == 0:
+            return _shared(state.channel, key, fn, owner=0)
+        with Joined(state, "once_per_host", group=_FIRST_OF_HOST):
+            return _shared(state.channel, key, fn, owner=0)
     with signals.deferred():
         from .same_call import name_of  # most programs make no such call
 
@@ -341,13 +348,22 @@ def _travelling(error: BaseException) -> BaseException | str:
     return f"{type(error).__qualname__}: {error}"
 
 
-def _sent_within(state: ReplicaState, obj: Any, source: int, group: Any) -> Any:
-    view = members(state, "broadcast", group)
-    heartbeat()
-    if source not in view.ranks:
-        ranks = ", ".join(map(str, view.ranks))
-        raise ValueError(f"src is {source}; the group has the (global) ranks {ranks}")
-    return view.broadcast(obj, view.ranks.index(source))
+def _index_in(view: Framework | Members, source: int) -> int:
+    """Return the rank in a group of a global rank."""
+    ranks: tuple[int, ...] = getattr(view, "ranks", ())
+    if source not in ranks:
+        shown = ", ".join(map(str, ranks))
+        raise ValueError(f"src is {source}; the group has the (global) ranks {shown}")
+    return ranks.index(source)
+
+
+def _joined(
+    state: ReplicaState, scope: Framework | Members, operation: str, data: Hashable = ""
+) -> Joined:
+    """Return the context in which a collective of these replicas runs."""
+    name: str = getattr(scope, "group_name", "")  # none: all replicas
+    group = within(state, name, getattr(scope, "ranks", ()))
+    return Joined(state, operation, data, group, getattr(scope, "abandon", None))
 
 
 def _scope(state: ReplicaState, what: str, group: Any) -> Framework | Members:

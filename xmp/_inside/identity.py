@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     import socket
 
     from xmp._words.framework import Framework
+    from xmp._words.record import Record
     from xmp._words.replica_info import ReplicaInfo
 
 __all__ = [
-    "Channel", "ReplicaState", "begin_script", "channel", "child_apart", "current", "device",
-    "for_children", "framework_of", "host_index", "in_a_replica", "install", "installed",
-    "is_in_function", "is_replica", "is_thread", "launch_key", "local_rank", "local_world_size",
-    "replica", "restart_count", "settle", "synchronize", "take_over", "uninstall", "whose_child",
+    "Channel", "OwnRecord", "ReplicaState", "begin_script", "channel", "child_apart", "current",
+    "device", "for_children", "framework_of", "host_index", "in_a_replica", "install",
+    "installed", "is_in_function", "is_replica", "is_thread", "launch_key", "local_rank",
+    "local_world_size", "replica", "restart_count", "settle", "synchronize", "take_over",
+    "uninstall", "whose_child",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -71,6 +73,23 @@ class Channel(Protocol):
         """Return a lock between the local replicas; it is released when its holder dies."""
 
 
+class OwnRecord(Protocol):
+    """A replica's own record; the engine provides it."""
+
+    def beat(self) -> None: ...
+
+    def entry(self, operation: str, site: bytes, detail: bytes, signature: int) -> Any:
+        """Return what ``enter`` writes, prepared once for all calls that are alike."""
+
+    def enter(self, entry: Any, group: int, members: int) -> int: ...
+
+    def leave(self) -> None: ...
+
+    def differing(self, group: int, number: int, signature: int) -> list[int]: ...
+
+    def read(self, local_rank: int) -> Record: ...
+
+
 class ReplicaState:
     """One replica: its place in the launch, its framework, its channel to the supervisor."""
 
@@ -91,7 +110,16 @@ class ReplicaState:
         self.is_apart = False  # a child of the replica that shares none of its memory
         self.is_script = False  # it runs a script, as a process of torchrun does
         self.once_calls: Iterator[int] = itertools.count()
+        self.record: OwnRecord | None = None  # of a replica whose supervisor looks at it
         self.pid, self.thread = _pid, _thread()
+        self.broken = ""  # why no collective may follow; empty: it may
+        self._checks: bool | None = None
+
+    def checks(self) -> bool:
+        """Return whether calls of collectives are compared; XMP_CHECK is read once."""
+        if self._checks is None:
+            self._checks = os.environ.get("XMP_CHECK") != "0"
+        return self._checks
 
     def is_own(self) -> bool:
         """Return whether this is the replica's own thread, not another thread or a child of it."""
@@ -121,11 +149,12 @@ def install(
     channel: Channel | None,
     is_alone: bool = False,
     key: bytes | None = None,
+    record: OwnRecord | None = None,
 ) -> None:
     """Make this context that replica, and also the process unless it is one already."""
     global _in_this_process
     state = ReplicaState(info, framework, channel, key=key)
-    state.is_alone = is_alone
+    state.is_alone, state.record = is_alone, record
     _in_this_context.set(state)
     if _in_this_process is None:
         _in_this_process = state
@@ -140,11 +169,11 @@ def settle(info: ReplicaInfo, framework: Framework | None) -> None:
     _in_this_process = state
 
 
-def take_over() -> None:
+def take_over(record: OwnRecord | None = None) -> None:
     """Make this process the replica that it has inherited from ``install``, and not its child."""
     state = _in_this_context.get()
     assert state is not None
-    state.pid, state.thread = _pid, _thread()
+    state.pid, state.thread, state.record = _pid, _thread(), record
 
 
 def begin_script() -> None:

@@ -142,6 +142,11 @@ class Watch:
             return None
         return self._clocks.deadline if self.phase == "running" else self._step
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether no clock runs: the user has stopped the launch, or debugs a replica."""
+        return self._clocks.paused
+
     def feed(self, event: WatchEvent) -> list[Action]:
         """Take one event; return what to do now."""
         actions = self._take(event)

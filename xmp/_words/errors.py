@@ -242,6 +242,10 @@ class ReplicaError(XmpError, RuntimeError):
     stacks: Mapping[int, str] = {}
     """The Python stacks of the replicas that were still alive, as text, by rank."""
 
+    suspects: tuple[int, ...] = ()
+    """After a time limit: the ranks that the others wait for, as far as that can be told. The first
+    line of the text says "may" where it is not certain."""
+
     locals: Sequence[Mapping[str, Any]] = ()
     """The variables of the user's innermost three frames in the replica that raised, innermost
     first, by name; each frame's ``where`` says which it is. Numbers and short texts are themselves,

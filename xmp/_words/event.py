@@ -21,6 +21,8 @@ class Event:
         "stopping"   xmp sends a signal to replicas; message names the signal and the ranks
         "paused"     the user has stopped the launch (Ctrl-Z), or debugs a replica
         "resumed"    the launch continues
+        "waiting"    ranks wait in a collective for others, longer than XMP_HANG_NOTICE allows;
+                     message says for which, and where these are
         "verdict"    the launch has failed; message says how, rank is the replica that
                      caused it (None after a time-out)
         "finished"   the last event: no process of the launch is left. message names the

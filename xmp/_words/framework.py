@@ -61,6 +61,8 @@ class Framework(Protocol):
     ``ordinal() -> int``  the runtime's own number of this replica, where that may not be its rank
     ``members(group) -> Members | None``  the collectives of a process group; None: it has no groups
     ``local_group() -> group | None``  the group of this host's replicas; None as above
+    ``abandon(why) -> None``  makes the group of this replica unusable, so that the others fail
+        which wait for it: their calls and this one's differ
     ``averaging_members(group) -> Members``  the collectives that average gradients, where torch's
         DistributedDataParallel cannot do it
     """

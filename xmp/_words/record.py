@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Frame", "RankPlace", "Record"]
+__all__ = ["ENDED", "RETURNED", "Frame", "RankPlace", "Record", "ranks"]
+
+RETURNED = "returned"
+"""The function of a rank has returned."""
+ENDED = "ended"
+"""Its process has ended."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,15 @@ class Record:
     beat: int = 0
     """The last ``xmp.heartbeat()``; 0: none."""
 
+    def has_left(self, group: int, number: int) -> bool:
+        """Return whether the rank has been in that collective: a broadcast's source need not wait.
+
+        Of other groups than that of its last collective nothing is known.
+        """
+        if self.group != group or self.number == 0:
+            return False
+        return self.number > number or (self.number == number and not self.inside)
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -50,6 +65,8 @@ class RankPlace:
 
     rank: int
     record: Record = Record()
+    at: int = 0
+    """When the record was read, on the clock of its host."""
     frames: tuple[Frame, ...] = ()
     """The main thread's stack, innermost first."""
     user: Frame | None = None
@@ -57,4 +74,16 @@ class RankPlace:
     doing: str = ""
     """What the kernel says of it: "asleep", "running" …; empty: not known."""
     ended: str = ""
-    """How its function or process has ended: "returned", "ended"; empty: it runs."""
+    """``RETURNED`` or ``ENDED``; empty: it runs."""
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Return ranks as text: ``rank 3`` or ``ranks 0-2, 5``."""
+    runs: list[list[int]] = []
+    for rank in sorted(numbers):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank {words}" if sum(map(len, runs)) == 1 else f"ranks {words}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from xmp._processes.messages import launch as messages
 from xmp._processes.messages.hosts import HostCame, HostOver, HostStopped, PortsHeld
+from xmp._words.record import RankPlace
 
 if TYPE_CHECKING:
     from xmp._processes.messages.catalog import Message
@@ -43,6 +44,8 @@ class Host:
         """Whether it ended after the driver had asked it to."""
         self.stacks: dict[int, str] | None = None
         """The answer to the last request."""
+        self.places: list[RankPlace] = []
+        """Where its ranks were then."""
 
     def take(self, message: Message) -> bool:
         """Take in what concerns this host; return whether that is all of the message."""
@@ -55,7 +58,7 @@ class Host:
         elif isinstance(message, messages.LoadFailed):
             self.unloaded = message
         elif isinstance(message, messages.StackTexts):
-            self.stacks = message.by_rank
+            self.stacks, self.places = message
         else:
             return isinstance(message, (PortsHeld, messages.PreemptAnswer, *_FOR_THE_AGENT))
         return True

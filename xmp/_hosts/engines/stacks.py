@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from xmp._os import log
 from xmp._os.log import say
-from xmp._processes.report.stack_texts import living
+from xmp._processes.report.hang_texts import living
+from xmp._words.record import RankPlace
 
 from .host import Host
 
@@ -61,7 +62,8 @@ class StacksOfHosts:
     def _print(self) -> None:
         self._prints = None
         silent = self._silent()
-        say("\n".join([living(self._found()), *([f"no stacks: {silent}"] if silent else [])]))
+        where = living(self._found(), self._places())
+        say("\n".join([where, *([f"no stacks: {silent}"] if silent else [])]))
 
     def _silent(self) -> str:
         """Return which hosts have not answered; empty if all have."""
@@ -72,6 +74,10 @@ class StacksOfHosts:
         ]
         verb = "has" if len(names) == 1 else "have"
         return f"{', '.join(names)} {verb} not answered within {self.seconds:g} s" if names else ""
+
+    def _places(self) -> list[RankPlace]:
+        places = (place for host in self._hosts if host.stacks for place in host.places)
+        return sorted(places, key=lambda place: place.rank)
 
     def _found(self) -> dict[int, str]:
         found: dict[int, str] = {}

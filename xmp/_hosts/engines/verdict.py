@@ -149,18 +149,20 @@ def _merged(found: JobVerdict, hosts: Sequence[Host], cause: Host) -> JobVerdict
     """Take the failures of all hosts in, the first one first."""
     own = cause.done
     assert own is not None
-    failures, stacks = list(own.failures), dict(own.stacks)
+    failures, stacks, places = list(own.failures), dict(own.stacks), list(own.places)
     for host in hosts:
         if host is not cause and host.done is not None:
             failures += [not_the_cause(each) for each in host.done.failures]
             stacks |= host.done.stacks or host.stacks or {}
+            places += host.done.places
     overdue, place = own.overdue, cause.agent.name
     if overdue is not None:
         whole = _whole(hosts, overdue)
         place = place if {*whole.ranks} <= {*overdue.ranks} else f"{len(hosts)} hosts"
         overdue = whole
     memory = None if cause.over is None else cause.over.memory  # the kernel counts on each host
-    return replace(found, done=Done(overdue, failures, stacks), place=place, memory=memory)
+    done = Done(overdue, failures, stacks, sorted(places, key=lambda each: each.rank))
+    return replace(found, done=done, place=place, memory=memory)
 
 
 def _whole(hosts: Sequence[Host], overdue: Overdue) -> Overdue:

@@ -115,6 +115,8 @@ class HostGroups:
         self._made: tuple[Any, Any] | None = None
         self.timeout: timedelta | None = None
         """The time-out of the default group, if the user gave one."""
+        self.broken = ""
+        """Why the default group cannot be used any more; empty if it can."""
 
     def local(self, dist: Any, all_gather: Callable[[Any], Sequence[Any]]) -> Any:
         """Return the group of this host, made once for each default group.

@@ -10,6 +10,7 @@ import copy
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -154,6 +155,7 @@ class TorchDist:
         self._groups = HostGroups(info)
         self._worlds = [world(info) for world in _WORLDS]
         self._within: Any = None  # a process group; None for the default one
+        self.group_name = ""  # of that group; empty for the default one
         self.rank, self.ranks = info.rank, tuple(range(info.world_size))
 
     def choose_device(self) -> None:
@@ -188,6 +190,9 @@ class TorchDist:
             ValueError: torch does not have the backend, or the group has another one.
         """
         dist = torch_module().distributed
+        if self._groups.broken and dist.is_initialized():
+            dist.destroy_process_group()
+        self._groups.broken = ""
         if dist.is_initialized():
             refuse_other(dist, backend, self.device)
             return
@@ -212,10 +217,23 @@ class TorchDist:
             TypeError: ``group`` is not a process group.
             ValueError: torch does not know ``group``.
         """
+        dist = torch_module().distributed
         view = copy.copy(self)
-        view.rank, view.ranks = place_in(torch_module().distributed, group)
+        view.rank, view.ranks = place_in(dist, group)
         view._within = group
+        view.group_name = "" if group is dist.group.WORLD else getattr(group, "group_name", "")
         return view
+
+    def abandon(self, why: str) -> None:
+        """Close this replica's connections: the others of its groups fail instead of waiting.
+
+        Collectives refuse to run from here on, until ``init_process_group`` forms a new group.
+        """
+        with suppress(Exception):  # where torch cannot, the error of the difference is still raised
+            self.init_process_group()  # the others may wait for this one there
+            # Looked up in torch 2.9 and 2.13; with gloo, nccl and the backends that have abort().
+            torch_module().distributed.distributed_c10d._abort_process_group()
+        self._groups.broken = why
 
     def local_group(self) -> Any:
         """Return the process group of this host's replicas; all make the first call together."""
@@ -265,6 +283,11 @@ class TorchDist:
         return self._info.rank, self._info.world_size
 
     def _group(self) -> Any:
+        if self._groups.broken:
+            raise RuntimeError(
+                "the process group cannot be used any more; xmp.init_process_group(), on all "
+                f"replicas, forms a new one. {self._groups.broken}"
+            )
         self.init_process_group()
         return torch_module().distributed
 

@@ -20,6 +20,7 @@ from xmp._processes.system.descriptors import close_all
 from xmp._rules.limits import Overdue
 from xmp._words.errors import ReplicaError, StartError, XmpError
 from xmp._words.host_words import HostFailure
+from xmp._words.record import RankPlace
 
 from . import leftovers
 from .job import Job
@@ -67,6 +68,7 @@ class Outcome:
         self._timelines: dict[int, Timeline] = {}
         self._returned: set[int] = set()
         self._stacks: dict[int, str] = {}
+        self._where_they_were: list[RankPlace] = []
         self.memory = OomFinding()
         """What the kernel has counted on the host of the first failure."""
 
@@ -118,7 +120,7 @@ class Outcome:
 
     def done(self, message: launch.Done) -> None:
         """Take the last report: no process of the launch is left."""
-        self.overdue, self.failures, self._stacks = message
+        self.overdue, self.failures, self._stacks, self._where_they_were = message
         self.failures = [self._unopened(failure) for failure in self.failures]
         for failure in self.failures:
             known = self._timelines.get(failure.rank)
@@ -224,7 +226,8 @@ class Outcome:
         memory = self.memory
         if self.overdue is not None:
             pids = {rank: process.pid for rank, process in self.processes.items()}
-            error = timeout_error.build(self.overdue, *known, self._plans, pids, memory)
+            places = self._where_they_were
+            error = timeout_error.build(self.overdue, *known, self._plans, pids, memory, places)
             return self._named(error)
         if self.failures:
             skip = skip_of(self.failures)

@@ -14,8 +14,8 @@ from xmp._processes.messages.launch import Preempt, TakeStacks
 from xmp._processes.messages.order import Failure
 from xmp._processes.messages.timeline import StartTimeline, slow_start
 from xmp._processes.report import host_error
+from xmp._processes.report.hang_texts import living
 from xmp._processes.report.replica_error import not_loaded
-from xmp._processes.report.stack_texts import living
 from xmp._processes.system import processes
 from xmp._rules import host_rules as hosts
 from xmp._rules.restarts import may_mend
@@ -160,7 +160,7 @@ class SupervisedLaunch(Launch):
             log.debug("supervisor %d has made the replicas %s", message.supervisor, pids)
             super()._report(message, files)
         elif isinstance(message, messages.StackTexts):
-            self._stacks_taken(message.by_rank)
+            self._stacks_taken(message)
         elif isinstance(message, messages.PreemptAnswer):
             self.sigterm.answered(message.agreed)
             self._tell_hosts(hosts.VoteAnswered(message.agreed))
@@ -323,9 +323,9 @@ class SupervisedLaunch(Launch):
         self._prints_stacks = True
         self.ask(TakeStacks())
 
-    def _stacks_taken(self, stacks: dict[int, str]) -> None:
+    def _stacks_taken(self, answer: messages.StackTexts) -> None:
         """Take the supervisor's answer to either."""
-        self._stacks = stacks
+        self._stacks = answer.by_rank
         if self._prints_stacks:
             self._prints_stacks = False
-            say(living(stacks))
+            say(living(*answer))

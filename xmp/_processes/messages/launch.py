@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from xmp._rules.limits import Overdue
+from xmp._words.record import RankPlace
 
 from .order import Failure, LaunchOrder
 from .timeline import Timeline
@@ -160,6 +161,8 @@ class StackTexts(NamedTuple):
     """The Python stacks of live replicas, by rank."""
 
     by_rank: dict[int, str]
+    places: list[RankPlace] = []
+    """Where each rank is, without its stack."""
 
 
 class PreemptAnswer(NamedTuple):
@@ -232,3 +235,5 @@ class Done(NamedTuple):
     """The cause first."""
     stacks: dict[int, str]
     """The stacks taken at the first failure, by rank."""
+    places: list[RankPlace] = []
+    """Where each rank was then, without its stack."""

@@ -177,7 +177,7 @@ class ShowInCell(NamedTuple):
 class FreshReplicaOrder(NamedTuple):
     """The first message to a fresh interpreter, which has inherited no memory.
 
-    Descriptors: heartbeats (if the launch has a ``hang_timeout``), the call's image, the resource
+    Descriptors: the records, the call's image, the resource
     tracker, the leases (first local rank only), those of the arguments.
     """
 

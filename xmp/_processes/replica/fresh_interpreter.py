@@ -9,7 +9,7 @@ import os
 import time
 
 from xmp import _inside
-from xmp._processes.messages import launcher_state
+from xmp._processes.messages import launcher_state, thread_replicas
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.replica import FreshReplicaOrder
@@ -22,6 +22,7 @@ from xmp._processes.system import (
     thread_pools,
 )
 from xmp._processes.system.descriptors import keep_from_exec
+from xmp._processes.system.records import Records
 from xmp._processes.system.stack_dump import enable_stacks
 from xmp._words.types import ReplicaPlan
 
@@ -53,12 +54,9 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     connection = Connection(layout.channel)
     (order, plan, variables), received = connection.expect(FreshReplicaOrder)
     channel = SupervisorChannel(connection, plan.local_rank)
-    heartbeats = None
-    if order.settings.hang:
-        from .heartbeat import Heartbeats
-
-        heartbeats = Heartbeats(len(order.host.replicas), received[0])
-        os.close(received.pop(0))
+    plans = order.host.replicas
+    records = Records(received[0], thread_replicas.count(plans), plans[0].rank)
+    os.close(received.pop(0))
     image = order.take_image(received)
     tracker = received.pop(0) if order.call.state.tracker else None
     launcher_state.apply(launcher_state.with_variables(order.call.state, variables), tracker)
@@ -83,7 +81,7 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     load_call = loader(
         image, received[len(leases) :], reporter, order.call.main, order.call.logging
     )
-    common = CommonState(order, layout, channel, enter, load_call, leases, heartbeats)
+    common = CommonState(order, layout, channel, enter, load_call, records, leases)
     return Role.of(common, plan, timeline)
 
 

@@ -1,59 +1,29 @@
-"""For ``hang_timeout``: the time when each replica last made progress, in shared memory.
+"""For ``hang_timeout``: signs of progress beside those that the program gives by itself.
 
-A replica writes the time at ``xmp.heartbeat``, in xmp's collectives, and when its main thread has
-executed Python. The supervisor reads it only when the limit has passed: no message is sent, and the
-supervisor does not poll. In a launch over several hosts it also reports progress to the others.
+A replica's record has the time of ``xmp.heartbeat`` and of xmp's collectives; with a limit, a
+thread writes there, too, when the main thread has executed Python. The supervisor reads it only
+when the limit has passed: no message is sent, and the supervisor does not poll. In a launch over
+several hosts it also reports progress to the others.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
-import os
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 
-from xmp import _inside
-from xmp._processes.system import linux
+__all__ = ["HostProgress", "watch_python"]
 
-__all__ = ["Heartbeats", "HostProgress"]
-
-_LINE = 64  # bytes: no two replicas write into the same cache line
 _BEATS_PER_LIMIT = 8
 REPORTS_PER_LIMIT = 8
 
 
-class Heartbeats:
-    """The times of all local replicas; made by the supervisor before it makes the replicas."""
-
-    def __init__(self, count: int, descriptor: int = -1) -> None:
-        """Map a file, for fresh interpreters; without one, use memory that forks inherit."""
-        self.descriptor = descriptor
-        self._times = memoryview(mmap.mmap(descriptor, count * _LINE)).cast("q")
-
-    @classmethod
-    def in_file(cls, count: int) -> Heartbeats:
-        descriptor = linux.memory_file("xmp-heartbeats")
-        os.ftruncate(descriptor, count * _LINE)
-        linux.seal_size(descriptor)  # every replica has it, and the supervisor reads it
-        return cls(count, descriptor)
-
-    def last(self, local_rank: int) -> int:
-        """Return when a replica last made progress: monotonic nanoseconds, 0 before it begins."""
-        return self._times[local_rank * _LINE // 8]
-
-    def begin(self, local_rank: int, limit: int) -> None:
-        """Record this replica's progress from now on. ``limit`` is in nanoseconds."""
-
-        def beat() -> None:
-            self._times[local_rank * _LINE // 8] = time.monotonic_ns()
-
-        beat()
-        _inside.on_heartbeat(beat)
-        run = partial(_beat_while_python_runs, beat, min(1.0, limit / 1e9 / _BEATS_PER_LIMIT))
-        threading.Thread(target=run, name="xmp-heartbeat", daemon=True).start()
+def watch_python(ran: Callable[[], None], limit: int) -> None:
+    """Have ``ran`` called while the main thread executes Python; ``limit`` is in nanoseconds."""
+    run = partial(_beat_while_python_runs, ran, min(1.0, limit / 1e9 / _BEATS_PER_LIMIT))
+    threading.Thread(target=run, name="xmp-heartbeat", daemon=True).start()
 
 
 def _beat_while_python_runs(beat: Callable[[], None], period: float) -> None:

@@ -138,9 +138,13 @@ def _begin(role: Role) -> None:
     common = role.common
     launcher_state.restore_mask(common.order.call.state)
     role.identity.take()
-    _inside.take_over()
-    if common.heartbeats is not None:
-        common.heartbeats.begin(role.plan.local_rank, common.order.settings.hang)
+    record = common.records.own(role.plan.local_rank)
+    record.ran()
+    _inside.take_over(record)
+    if common.order.settings.hang:
+        from .heartbeat import watch_python  # most launches have no hang_timeout
+
+        watch_python(record.ran, common.order.settings.hang)
 
 
 def _called(role: Role, framework: Framework | None, call: LoadedCall) -> Any:
@@ -196,7 +200,8 @@ def run_threads(
                 device=each.device,
                 settings=dict(each.settings),
             )
-            _inside.install(info, beside(info), channel, key=role.common.order.key)
+            record = role.common.records.own(each.local_rank)
+            _inside.install(info, beside(info), channel, key=role.common.order.key, record=record)
             value = call(each.rank)
             channel.report_left()
             outcomes.put((each.rank, value, None))

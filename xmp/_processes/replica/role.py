@@ -22,8 +22,7 @@ from .channel import SupervisorChannel
 
 if TYPE_CHECKING:
     from xmp._processes.messages.logging_setup import LoggingSetup
-
-    from .heartbeat import Heartbeats
+    from xmp._processes.system.records import Records
 
 __all__ = [
     "Changes", "ChildEnds", "CommonState", "DescriptorLayout", "Enter", "LoadedCall", "Role",
@@ -87,9 +86,9 @@ class CommonState:
     enter: Enter
     load: Callable[[], LoadedCall]
     """A function that returns the call; it loads it if the parent has not."""
+    records: Records
     leases: dict[str, int] = field(default_factory=dict)
     """The descriptors of leased ports, by the port's name: for the first replica of the host."""
-    heartbeats: Heartbeats | None = None
     streams: seeding.OwnStreams | None = None
     """None in a fresh interpreter, or if the user gave a seed."""
     after_fork: mp_identity.AfterFork | None = None

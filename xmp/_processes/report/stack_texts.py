@@ -5,19 +5,20 @@ from __future__ import annotations
 import linecache
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 from xmp._processes.system.interpreter import package_folder
+from xmp._words.record import Frame, ranks
 
 from .short_text import short
 
-__all__ = ["crash_stacks", "grouped", "living", "not_in_function", "ranks"]
+__all__ = ["crash_stacks", "frames_of", "grouped", "not_in_function", "ranks"]
 
 T = TypeVar("T")
 _MOST_FRAMES = 20
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n", re.MULTILINE)
-_PLACE = re.compile(r'File "(.+)", line (\d+) in ')
+_PLACE = re.compile(r'File "(.+)", line (\d+) in (.*)')
 _FRAMEWORKS = os.path.join(package_folder, "_inside", "frameworks", "")
 _RUN = os.path.join(package_folder, "_processes", "replica", "replica_main.py")
 _ENDS = (" in run", " in _called")
@@ -42,6 +43,12 @@ def crash_stacks(stacks: str) -> str:
     return "\n\n".join(filter(None, parts))
 
 
+def frames_of(stacks: str) -> tuple[Frame, ...]:
+    """Return the main thread's frames of a replica, innermost first."""
+    found = map(_PLACE.match, _replicas_frames(_frames(stacks)))
+    return tuple(Frame(each[1], int(each[2]), each[3]) for each in found if each)
+
+
 def _file(frame: str) -> str:
     return frame[6:].partition('"')[0] if frame.startswith('File "') else ""
 
@@ -64,11 +71,6 @@ def grouped(
         "\n  ".join([f"{group}:", *map(_with_line if with_lines else str, lines)])
         for lines, group in _alike(shown).items()
     ]
-
-
-def living(stacks: Mapping[int, str]) -> str:
-    """Return the text that is printed on request (Ctrl-\\)."""
-    return "\n".join(["xmp: where the living replicas are:", *grouped(stacks)])
 
 
 def _with_line(frame: str) -> str:
@@ -143,15 +145,3 @@ def _phase(stacks: str) -> str:
     else:
         doing = "starting"
     return f"{doing} ({place})"
-
-
-def ranks(numbers: Iterable[int]) -> str:
-    """Return ranks as text: ``rank 3`` or ``ranks 0-2, 5``."""
-    runs: list[list[int]] = []
-    for rank in sorted(numbers):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"rank {words}" if sum(map(len, runs)) == 1 else f"ranks {words}"

@@ -8,10 +8,13 @@ from typing import Any
 
 from xmp._processes.messages.order import Failure
 from xmp._processes.messages.thread_replicas import spread
+from xmp._rules.hang_rules import Finding
 from xmp._rules.limits import HANG, START, Overdue
 from xmp._words.errors import ReplicaTimeout
+from xmp._words.record import RankPlace
 from xmp._words.types import ReplicaPlan
 
+from .hang_texts import found
 from .out_of_memory import OomFinding
 from .stack_texts import grouped, ranks
 
@@ -32,11 +35,14 @@ def build(
     plans: Mapping[int, ReplicaPlan],
     pids: Mapping[int, int],
     memory: OomFinding,
+    places: Sequence[RankPlace] = (),
 ) -> ReplicaTimeout:
     """Build the exception; its attributes describe the first of the ranks that were waited for.
 
-    ``overdue`` names processes, each by its first rank, as do ``plans`` and ``pids``.
+    ``overdue`` names processes, each by its first rank, as do ``plans`` and ``pids``. ``places``
+    are those of all ranks when the limit had passed.
     """
+    finding = _finding(overdue, places, stacks)
     overdue = replace(
         overdue,
         ranks=tuple(rank for first in overdue.ranks for rank in spread(plans[first], None)),
@@ -46,21 +52,39 @@ def build(
     done = () if overdue.at_the_end else overdue.finished
     shown = {rank: text for rank, text in stacks.items() if rank not in done}
     parts = [
-        f"{overdue.name}={seconds(overdue.limit)}: {_words(overdue, world_size, host)}",
+        f"{overdue.name}={seconds(overdue.limit)}: {_head(finding, overdue, world_size, host)}",
         memory.found(killed=False),  # the ranks may have waited for a process that was killed
         *([_STACKS] if shown else []),
         *grouped(shown, whole="error.stacks"),
     ]
-    if overdue.name == HANG and not overdue.diverged and not overdue.at_the_end:
+    known = finding.words and finding.tells
+    if overdue.name == HANG and not known and not overdue.diverged and not overdue.at_the_end:
         parts.append(_BUSY)
     error = ReplicaTimeout("\n\n".join(filter(None, parts)), code=_code(overdue))
-    error.host, error.rank = host, overdue.ranks[0]
+    error.host, error.suspects = host, finding.suspects
+    error.rank = next((rank for rank in finding.suspects if rank in plans), overdue.ranks[0])
     error.local_rank, error.pid = plans[error.rank].local_rank, pids[error.rank]
     for failure in failures:
         if failure.rank == error.rank:
             error.exit_code, error.signal_name = failure.exit_code, failure.signal_name
     error.failures, error.results, error.stacks = tuple(failures), dict(results), dict(stacks)
     return error
+
+
+def _finding(overdue: Overdue, places: Sequence[RankPlace], stacks: Mapping[int, str]) -> Finding:
+    """Return who the others wait for; nothing where the limit says it all."""
+    if overdue.name == START or overdue.at_the_end:
+        return Finding()
+    return found(places, stacks)
+
+
+def _head(finding: Finding, overdue: Overdue, world_size: int, host: str) -> str:
+    """Return the first lines: who is waited for, if that is known, and what the limit is."""
+    words = _words(overdue, world_size, host)
+    if not finding.words:
+        return words
+    first, second = (finding.words, words) if finding.tells else (words, finding.words)
+    return f"{first}\n{second[0].upper()}{second[1:]}"
 
 
 def seconds(nanoseconds: int) -> str:

@@ -53,6 +53,10 @@ class EventRecorder:
             self._phases[replica.rank] = name
             self._note_all(name, at, replica)
 
+    def waiting(self, words: str) -> None:
+        """Note that ranks wait for others longer than usual."""
+        self._note("waiting", time.monotonic_ns(), None, None, words)
+
     def take(self, event: WatchEvent, actions: Sequence[Action]) -> None:
         """Note an event that the failure rules got, and the actions that they decided on."""
         if isinstance(event, (Raised, Returned)):

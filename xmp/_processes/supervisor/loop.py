@@ -37,7 +37,7 @@ root. A message must be well-formed and possible for its sender (``message_check
 sends anything else is killed, and the failure says why; a wrong message of a child is dropped,
 since the launch does not depend on children.
 
-**Progress is not sent.** Replicas write their heartbeats into shared memory, which the loop reads
+**Progress is not sent.** Replicas write their records into shared memory, which the loop reads
 only when a deadline has passed: it does not poll. A time in the future counts as now; otherwise a
 replica that has written one would never hang.
 
@@ -64,13 +64,15 @@ from xmp._processes.system.descriptors import move_above
 from xmp._processes.system.processes import drain, wake_on_ends
 from xmp._rules.watch_events import Progress, Tick
 
+from .hang_watch import HangWatch
 from .message_checks import check
 from .message_handlers import launcher_requests, replica_messages
 from .monitor import Monitor
 from .replica_handle import ReplicaHandle
 
 if TYPE_CHECKING:
-    from xmp._processes.replica.heartbeat import Heartbeats, HostProgress
+    from xmp._processes.replica.heartbeat import HostProgress
+    from xmp._processes.system.records import Records
 
 __all__ = ["OwnDescriptors", "SupervisorLoop"]
 
@@ -112,14 +114,15 @@ class SupervisorLoop:
         order: LaunchOrder,
         monitor: Monitor,
         own: OwnDescriptors,
-        heartbeats: Heartbeats | None,
+        records: Records,
     ) -> None:
         self._monitor = monitor
         self._connection = own.connection
         self._wakeup = own.wakeup
-        self._heartbeats = heartbeats
+        self._records = records if order.settings.hang else None
+        self._hangs = HangWatch(monitor, records, order)
         self._progress: HostProgress | None = None
-        if heartbeats is not None and order.several_hosts:
+        if order.settings.hang and order.several_hosts:
             from xmp._processes.replica.heartbeat import HostProgress
 
             post = self._connection.post
@@ -151,6 +154,7 @@ class SupervisorLoop:
             self._loop.turn(None if due is None else max(0, due - time.monotonic_ns()) / 1e9)
             now, due = time.monotonic_ns(), self._due()
             if due is not None and now >= due:
+                self._hangs.look(now)
                 self._read_heartbeats()
             self._monitor.feed(Tick(now))
             self._write_out()
@@ -158,18 +162,22 @@ class SupervisorLoop:
 
     def _due(self) -> int | None:
         """Return when a deadline passes, or progress is to be reported; None if neither is due."""
-        due = self._monitor.watch.deadline
-        if self._progress is None or due is None:
-            return due
-        return min(due, self._progress.due)
+        progress = None if self._progress is None else self._progress.due
+        limit = self._monitor.watch.deadline
+        if limit is None:  # no limit, or the launch is paused
+            return None if self._monitor.watch.is_paused else self._hangs.due
+        return min(due for due in (limit, progress, self._hangs.due) if due is not None)
 
     def _read_heartbeats(self) -> None:
         """Read, when a deadline has passed, which replicas have made progress meanwhile."""
-        if self._heartbeats is None:
+        if self._records is None:
             return
         newest = 0
+        waited = self._hangs.last_work()
         for replica in self._monitor.replicas:
-            at = 0 if replica.ended else self._heartbeats.last(replica.plan.local_rank)
+            at = 0 if replica.ended else self._records.last_progress(replica.plan.local_rank)
+            if at > 0 and waited is not None:
+                at = waited  # others stand in a collective: running Python alone is no progress
             if at > 0:
                 newest = max(newest, min(at, time.monotonic_ns()))
                 self._monitor.feed(Progress(replica.rank, min(at, time.monotonic_ns())))

@@ -9,11 +9,10 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from xmp import _inside
+from xmp._processes.messages import thread_replicas
 from xmp._processes.messages.connection import Closed, Connection, pair
-from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.replica import FreshReplicaOrder
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.output.streams import Outlets
@@ -40,13 +39,11 @@ from xmp._processes.system import (
 from xmp._processes.system.births import Birth
 from xmp._processes.system.descriptors import move_above
 from xmp._processes.system.launch_conditions import limits
+from xmp._processes.system.records import Records
 from xmp._words.types import ReplicaPlan
 
 from .loading import Received
 from .replica_handle import ReplicaHandle
-
-if TYPE_CHECKING:
-    from xmp._processes.replica.heartbeat import Heartbeats
 
 __all__ = ["ReplicaMaker"]
 
@@ -64,7 +61,7 @@ class ReplicaMaker:
     layout: DescriptorLayout
     outlets: Outlets
     replicas: list[ReplicaHandle] = field(default_factory=list)
-    heartbeats: Heartbeats | None = None
+    records: Records | None = None
 
     def make_all(self, lifeline: int) -> None:
         """Make all replicas, in batches that are prepared first and then forked.
@@ -73,9 +70,11 @@ class ReplicaMaker:
         """
         plans = self.received.order.host.replicas
         environments = _prepare_environment(plans)
-        self.heartbeats = _heartbeats(self.received.order)
+        # Above the layout: no forked replica keeps the descriptor.
+        records = Records.new(thread_replicas.count(plans), plans[0].rank, self.layout.above)
+        self.records = records
         with linux.preferred_victims():
-            common = self._common_state()
+            common = self._common_state(records)
             unfinished = _open_first_batch(self.layout)
             parent = ForkState(os.getpid(), lifeline, has_exit_handlers())
             for start in range(0, len(plans), _BATCH):
@@ -103,7 +102,7 @@ class ReplicaMaker:
                     ends.close()
             common.channel.close()
 
-    def _common_state(self) -> CommonState:
+    def _common_state(self, records: Records) -> CommonState:
         received, layout, call = self.received, self.layout, self.call
         order = received.order
         ours, theirs = pair()
@@ -122,7 +121,7 @@ class ReplicaMaker:
             enter=enter,
             load=load if call is None else lambda: call,
             leases=received.leases,
-            heartbeats=self.heartbeats,
+            records=records,
             streams=seeding.OwnStreams() if forked and order.settings.seed is None else None,
             after_fork=mp_identity.after_fork(),
         )
@@ -130,14 +129,14 @@ class ReplicaMaker:
     def send_orders(self) -> None:
         """Send the fresh interpreters the state that forked replicas would have inherited."""
         received = self.received
-        heartbeats = [self.heartbeats.descriptor] if self.heartbeats is not None else []
+        assert self.records is not None
         image = [received.image.descriptor] if received.order.has_file else []
         tracker = [received.tracker] if received.tracker is not None else []
         for replica in self.replicas:
             variables = {k: v for k, v in os.environ.items() if k not in replica.plan.unset}
             variables.update(replica.plan.set)
             leases = list(received.leases.values()) if replica.plan.local_rank == 0 else []
-            descriptors = [*heartbeats, *image, *tracker, *leases, *received.arguments]
+            descriptors = [self.records.descriptor, *image, *tracker, *leases, *received.arguments]
             with contextlib.suppress(Closed):  # it was killed: its wait status says so
                 order = FreshReplicaOrder(received.order, replica.plan, variables)
                 replica.connection.send(order, descriptors)
@@ -162,17 +161,6 @@ def _prepare_environment(plans: Sequence[ReplicaPlan]) -> dict[int, Changes]:
         environment_changes.encoded([*common, *launcher_mark.variable()])
     )
     return {rank: environment_changes.encoded(own - common) for rank, own in changes.items()}
-
-
-def _heartbeats(order: LaunchOrder) -> Heartbeats | None:
-    """Return the memory of the heartbeats: a file if fresh interpreters need its descriptor."""
-    if not order.settings.hang:
-        return None
-    # Imported here: a module that a template has loaded costs every replica pages.
-    from xmp._processes.replica.heartbeat import Heartbeats
-
-    count = len(order.host.replicas)
-    return Heartbeats.in_file(count) if order.method == "exec" else Heartbeats(count)
 
 
 def _open_first_batch(layout: DescriptorLayout) -> int:

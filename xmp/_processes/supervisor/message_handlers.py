@@ -181,7 +181,7 @@ def _set_grace(monitor: Monitor, message: launch.SetGrace, _: list[int]) -> None
 
 def _take_stacks(monitor: Monitor, _: launch.TakeStacks, __: list[int]) -> None:
     taken = monitor.take_stacks(monitor.watch.live)
-    monitor.connection.post(launch.StackTexts(taken))
+    monitor.connection.post(launch.StackTexts(taken, monitor.where()))
 
 
 def _preempt(monitor: Monitor, _: launch.Preempt, __: list[int]) -> None:

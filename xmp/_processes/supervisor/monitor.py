@@ -17,9 +17,11 @@ from xmp._processes.output.event_loop import EventLoop, OutputPump
 from xmp._processes.output.streams import Outlets
 from xmp._processes.report.stack_texts import not_in_function, ranks
 from xmp._processes.system import processes, stack_dump
+from xmp._processes.system.records import Records
 from xmp._rules.limits import SAY_AFTER
 from xmp._rules.watch import Action, Watch
 from xmp._rules.watch_events import Ended, Raised, WatchEvent
+from xmp._words.record import RankPlace
 from xmp._words.types import Limits
 
 from .heard_voices import HeardVoice, HeardVoices
@@ -46,6 +48,7 @@ class Monitor:
         replicas: list[ReplicaHandle],
         connection: Connection,
         outlets: Outlets,
+        records: Records,
     ) -> None:
         self.replicas = replicas
         self.connection = connection
@@ -81,6 +84,8 @@ class Monitor:
         self.over_hosts = order.several_hosts
         self._reported_first = False
         self._stacks: dict[int, str] = {}
+        self._records = records
+        self._places: list[RankPlace] = []
         self._debugger: Debugging | None = None
 
     def feed(self, event: WatchEvent) -> None:
@@ -190,6 +195,8 @@ class Monitor:
         chosen = [replica for replica in self.replicas if replica.rank in action.ranks]
         if action.name == "stacks":
             self._stacks = self.take_stacks(action.ranks)
+            if self.over_hosts or self.watch.verdict().overdue is not None:
+                self._places = self.where()
             self._report_first()
         elif action.name == "phases":
             taken = self.take_stacks(action.ranks)
@@ -207,6 +214,13 @@ class Monitor:
         elif action.name == "SIGKILL":
             for replica in chosen:
                 replica.signal(signal.SIGKILL, group=True)
+
+    def where(self) -> list[RankPlace]:
+        """Return where each rank is, for those who ask why a launch took too long."""
+        # Imported here: a module that a template has loaded costs every replica pages.
+        from .hang_places import places
+
+        return places(self.replicas, self._records, self.watch.verdict().overdue is not None)
 
     def post_events(self) -> None:
         """Post the recorded events, if the launch has ``events=``."""
@@ -235,4 +249,5 @@ class Monitor:
             by_rank[rank].add_last_output(failure, self._stacks.get(rank, ""))
             failures.append(failure)
         self.post_events()
-        self.connection.send(launch.Done(verdict.overdue, failures, self._stacks))
+        done = launch.Done(verdict.overdue, failures, self._stacks, self._places)
+        self.connection.send(done)

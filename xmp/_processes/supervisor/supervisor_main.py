@@ -101,8 +101,9 @@ def _start(
     own.connection.post(
         launch.ReplicasStarted(os.getpid(), pids, timeline.received, timeline.loaded)
     )
-    monitor = Monitor(order, maker.replicas, own.connection, outlets)
-    return SupervisorLoop(order, monitor, own, maker.heartbeats)
+    assert maker.records is not None
+    monitor = Monitor(order, maker.replicas, own.connection, outlets, maker.records)
+    return SupervisorLoop(order, monitor, own, maker.records)
 
 
 def _outlets(order: LaunchOrder, layout: DescriptorLayout) -> Outlets:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import select
 import signal
@@ -79,6 +80,9 @@ if _LINUX:
     _close_range = _declared("syscall", ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
 # Not os.memfd_create: Pythons that were built with an older glibc than they run on, such as uv's
 # and conda's, lack it: https://github.com/astral-sh/uv/issues/15081
+_mmap: Any = ctypes.CDLL(None, use_errno=True)["mmap"]
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong)
 _memfd_create: Any = getattr(ctypes.CDLL(None, use_errno=True), "memfd_create", None)
 
 
@@ -271,6 +275,18 @@ def memory_file(name: str) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.unlink(path)
     return descriptor
+
+
+def mapped(descriptor: int, size: int) -> memoryview:
+    """Return the shared memory of a file. Raises OSError.
+
+    Python's ``mmap`` would keep a duplicate of the descriptor, unless told otherwise (3.13).
+    """
+    both, shared = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED
+    address = _mmap(None, size, both, shared, descriptor, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), f"mmap of {size} bytes")
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
 
 def names_senders() -> bool:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xmp._os.probe import launches
 from xmp._os.proc import Process
+from xmp._words.record import ENDED, RankPlace
 
 from . import stack_dump
+from .doing import doing
 from .processes import HeldProcess
+from .records import RECORDS, Records
 from .stack_dump import DUMP_SIGNAL, STACKS, StackFile
 
-__all__ = ["of_launch", "of_replicas"]
+__all__ = ["of_launch", "of_replicas", "places_of"]
 
 
 def of_launch(supervisor: int) -> dict[int, str]:
@@ -32,6 +36,38 @@ def of_replicas(replicas: Sequence[Process]) -> dict[int, str]:
     finally:
         for each in sources:
             each.close()
+
+
+def places_of(supervisor: int, replicas: Sequence[Process]) -> list[RankPlace]:
+    """Return where each rank of a launch is, without its stack; [] if it cannot be read."""
+    file = _file(supervisor, RECORDS, os.O_RDWR)
+    if file is None:
+        return []
+    ranks = {each.pid: _rank(each.pid) for each in replicas}
+    by_rank = {rank: pid for pid, rank in ranks.items() if rank is not None}
+    known = doing(by_rank.values(), watch=True)
+    try:
+        records = Records.of_file(file[1], file[0])
+        return [
+            RankPlace(
+                rank=rank,
+                record=records.read(local_rank),
+                at=time.monotonic_ns(),
+                doing=known.get(by_rank.get(rank, 0), ""),
+                ended="" if rank in by_rank else ENDED,
+            )
+            for local_rank, rank in enumerate(range(file[0], file[0] + records.count))
+        ]
+    finally:
+        os.close(file[1])
+
+
+def _rank(pid: int) -> int | None:
+    file = _file(pid, STACKS)
+    if file is None:
+        return None
+    os.close(file[1])
+    return file[0]
 
 
 @dataclass(eq=False)
@@ -51,7 +87,7 @@ class _Replica:
         if held is None:
             return None
         try:
-            file = _stacks_file(process.pid)
+            file = _file(process.pid, STACKS)
         finally:
             if file is None:
                 held.close()
@@ -66,16 +102,16 @@ class _Replica:
         self.held.close()
 
 
-def _stacks_file(pid: int) -> tuple[int, int] | None:
-    """Return the rank and the opened stacks file; the last file is the innermost launch's."""
+def _file(pid: int, name: str, access: int = os.O_RDONLY) -> tuple[int, int] | None:
+    """Return the rank in a file's name and the opened file; the last is the innermost launch's."""
     try:
         numbers = sorted(map(int, os.listdir(f"/proc/{pid}/fd")), reverse=True)
         for number in numbers:
             place = f"/proc/{pid}/fd/{number}"
-            rank = os.readlink(place).partition(STACKS)[2].partition(" ")[0].partition("-")[0]
+            rank = os.readlink(place).partition(name)[2].partition(" ")[0].partition("-")[0]
             if rank.isdecimal() and rank.isascii():
                 # A file of the user's may have such a name; opening a FIFO would wait.
-                file = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                file = os.open(place, access | os.O_CLOEXEC | os.O_NONBLOCK)
                 if stat.S_ISREG(os.fstat(file).st_mode):
                     return int(rank), file
                 os.close(file)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from xmp._processes.messages import launcher_state
@@ -23,6 +24,7 @@ from xmp._processes.replica.channel import SupervisorChannel
 from xmp._processes.replica.role import CommonState, DescriptorLayout, Role, framework_entry
 from xmp._processes.supervisor.replica_handle import ReplicaHandle
 from xmp._processes.system import fork_safety, linux, processes
+from xmp._processes.system.records import Records
 from xmp._words.types import ForkRules, HostPlan, ReplicaPlan, Settings
 
 __all__ = ["Become", "Spare"]
@@ -52,9 +54,11 @@ def rehearse() -> None:
     layout = DescriptorLayout.free()
     replica, ends = ReplicaHandle.prepare(plan, layout, Outlets(Sink(2)))
     enter = framework_entry("", forked=True)
-    common = CommonState(order, layout, SupervisorChannel(ours), enter, lambda: (print, (), {}))
+    channel, records = SupervisorChannel(ours), Records.new(1)
+    common = CommonState(order, layout, channel, enter, lambda: (print, (), {}), records)
     Role.of(common, plan, replica.timeline)
     ends.close()
+    os.close(records.descriptor)
     for connection in (ours, theirs):
         connection.close()
     replica.close()
@@ -136,9 +140,10 @@ def _wait(connection: Connection, become: Become) -> NoReturn:
     try:
         linux.set_name("xmp-spare")
         linux.continue_on_hang_up(connection.fileno(), os.getpid())
-        rehearse()
+        with suppress(Exception):  # it only saves time; a request may be here already
+            rehearse()
         request, descriptors = connection.expect(ForkSupervisor)
-    except BaseException:  # the server no longer needs it, or the rehearsal failed
+    except BaseException:  # the server no longer needs it
         os._exit(0)
     connection.close()
     become(request, descriptors)

@@ -1,0 +1,55 @@
+"""A hundred hangs, each with its culprit; a few of them for each change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from .cases import CASES
+from .main import EXPECTED
+
+SAMPLE = (
+    "polls-xmp_all_reduce",
+    "sleeps-torch_barrier",
+    "event_loop-xmp_once_per_host",
+    "select_of_nothing-jax_process_allgather",
+    "a_swallowed_exception_then_sleep",
+    "wrong_group",
+    "nothing_tells_them_apart",
+    "2_hosts",
+)
+
+
+def run(*names: str) -> tuple[str, list[str]]:
+    """The line with the counts, and those of the hangs that were not right."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hangs.main", *names],
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    *lines, counts = done.stdout.splitlines()
+    return counts, [line for line in lines if line.startswith(("missed", "WRONG"))]
+
+
+def test_each_has_its_culprit_written_down() -> None:
+    assert len(CASES) == 100
+    assert EXPECTED.keys() == CASES.keys()
+
+
+@pytest.mark.failing
+@pytest.mark.framework
+def test_a_few_of_them() -> None:
+    counts, wrong = run(*SAMPLE)
+    assert wrong == []
+    assert counts.startswith(f"{len(SAMPLE)} right, 0 wrong names"), counts
+
+
+@pytest.mark.hangs
+@pytest.mark.timeout(1200)
+def test_ninety_five_of_a_hundred_and_no_wrong_name() -> None:
+    counts, wrong = run()
+    print(counts, *wrong, sep="\n")
+    right, wrong_names = int(counts.split()[0]), int(counts.split()[2])
+    assert right >= 95, (counts, wrong)
+    assert wrong_names == 0, (counts, wrong)

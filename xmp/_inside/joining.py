@@ -1,0 +1,216 @@
+"""What a replica writes into its record around each collective, and compares with the others.
+
+A record says what is called, from which line of the user's, with which data. It costs about a
+microsecond and no message.
+
+**Of two ranks whose calls differ, the later one sees it** in the other's record before it moves any
+data: a rank writes its own record first and then reads the others'. It waits for none of them, so
+that a collective takes as long as without the check. The later one raises, and makes the group
+unusable (``Framework.abandon``): those that wait for its data then fail, find the same difference,
+and raise the same error. No rank returns a wrong number. What must be equal is the operation, its
+arguments, and the data types, shapes and structure of what is reduced; a different line of the
+program is no difference, since branches of it may call the same collective.
+
+XMP_CHECK=0 switches the comparison off. Ranks of other hosts are not compared: their records lie
+in the memory of their own host.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Hashable
+from types import CodeType, FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from xmp._os import signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .identity import OwnRecord, ReplicaState
+
+__all__ = ["ALL", "Group", "Joined", "data", "described", "within"]
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_MOST_KNOWN = 4096
+
+
+class Group(NamedTuple):
+    """The ranks that take part, as a record holds them."""
+
+    number: int
+    """The same on all ranks of the group; 0: all ranks."""
+    members: int
+    """A bit for each local rank; 0: all ranks, or more than a record has bits for."""
+
+
+ALL = Group(0, 0)
+_BITS = 64
+
+
+def within(state: ReplicaState, name: str, ranks: tuple[int, ...]) -> Group:
+    """Return the group of these global ranks; an empty ``name`` is that of all."""
+    if not name:
+        return ALL
+    first = state.info.rank - state.info.local_rank
+    local = range(first, first + min(state.info.local_world_size, _BITS))
+    bits = sum(1 << rank - first for rank in ranks if rank in local)
+    return Group(_hash(f"{name}/{ranks}".encode()), bits)
+
+
+class Joined:
+    """A collective of this replica, from its entry to its end: a context manager.
+
+    Not one of contextlib's, which takes longer than all that this one does.
+    """
+
+    __slots__ = ("_abandon", "_data", "_group", "_operation", "_place", "_record", "_signature",
+                 "_state")  # fmt: skip
+
+    def __init__(
+        self,
+        state: ReplicaState,
+        operation: str,
+        data: Hashable = "",
+        group: Group = ALL,
+        abandon: Callable[[str], None] | None = None,
+    ) -> None:
+        """Prepare one call.
+
+        Args:
+            state: this replica's.
+            operation: the collective's name.
+            data: what must be equal on all ranks; as words, or as ``data`` returns it.
+            group: the ranks that take part.
+            abandon: makes the group unusable on all its ranks, and says why.
+        """
+        self._state, self._operation, self._data = state, operation, data
+        self._group, self._abandon = group, abandon
+
+    def __enter__(self) -> None:
+        record = self._state.record
+        self._record = record if record is not None and self._state.is_own() else None
+        if self._record is None:
+            return
+        if self._state.broken:
+            raise RuntimeError(self._state.broken)
+        entry, self._signature = _entry(self._record, sys._getframe(1), self._operation, self._data)
+        self._place = self._group.number, self._record.enter(entry, *self._group)
+        if self._differing():
+            self._refuse()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._record is None:
+            return
+        if isinstance(error, Exception) and self._differing():
+            self._refuse(error)
+        self._record.leave()
+
+    def _differing(self) -> list[int]:
+        assert self._record is not None
+        if not self._state.checks():
+            return []
+        return self._record.differing(*self._place, self._signature)
+
+    def _refuse(self, cause: BaseException | None = None) -> NoReturn:
+        """Raise the error of a difference.
+
+        The record stays as it is: the others find the difference in it when their call fails.
+        """
+        with signals.deferred():
+            from xmp._words.record import ranks  # no program that goes well needs it
+
+        assert self._record is not None
+        info = self._state.info
+        first = info.rank - info.local_rank
+        sides: dict[str, list[int]] = {}
+        for local_rank in range(info.local_world_size):
+            record = self._record.read(local_rank)
+            if (record.inside, record.group, record.number) != (True, *self._place):
+                continue  # not there yet
+            words = f"{record.operation}({record.detail}) at {record.site}"
+            sides.setdefault(words, []).append(first + local_rank)
+        text = "\n".join(f"  {ranks(group)}: {words}" for words, group in sides.items())
+        message = f"the ranks' calls of collective {self._place[1]} differ:\n{text}"
+        if self._abandon is not None:
+            self._abandon(message)
+        else:
+            self._state.broken = f"no collective can follow one that was refused: {message}"
+        raise RuntimeError(message) from cause
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+_entries: dict[tuple[CodeType, int, str, Hashable], tuple[Any, int]] = {}
+"""What was written before, by the line, the operation and the data of the call."""
+
+
+def _entry(
+    record: OwnRecord, frame: FrameType | None, operation: str, data: Hashable
+) -> tuple[Any, int]:
+    """Return the entry of a call and its signature; its line is the innermost that is not xmp's."""
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is None:  # a thread of xmp's own
+        return _made(record, b"", operation, data)
+    key = frame.f_code, frame.f_lineno, operation, data
+    known = _entries.get(key)
+    if known is None:
+        if len(_entries) >= _MOST_KNOWN:
+            _entries.clear()
+        site = os.fsencode(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        known = _entries[key] = _made(record, site, operation, data)
+    return known
+
+
+def _made(record: OwnRecord, site: bytes, operation: str, data: Hashable) -> tuple[Any, int]:
+    words = data if isinstance(data, str) else _words(*data)  # type: ignore[misc]
+    detail = words.encode(errors="replace")
+    signature = _hash(operation.encode() + b"/" + detail)
+    return record.entry(operation, site, detail, signature), signature
+
+
+def _hash(text: bytes) -> int:
+    """Return a hash below 2**32 that is the same in every process."""
+    with signals.deferred():
+        from zlib import crc32  # `import xmp` need not load it
+
+    return crc32(text)
+
+
+def data(op: str, value: Any) -> Hashable:
+    """Return what must be equal of a reduction: (op, data type, shape) of one array, or words."""
+    if not isinstance(value, (dict, list, tuple, int, float, complex)):
+        try:
+            return op, value.dtype, tuple(value.shape)
+        except Exception:  # no array, or one without a shape (torch's nested tensors)
+            pass
+    return f"{op} of {described(value)}"
+
+
+def _words(op: str, dtype: Any, shape: Sequence[int]) -> str:
+    return f"{op} of {_array(str(dtype), shape)}"
+
+
+def described(value: Any) -> str:
+    """Return the data types, shapes and structure of a tree in words: "{'loss': float32[4]}"."""
+    if isinstance(value, dict):
+        keys = sorted(value, key=lambda key: (type(key).__name__, repr(key)))
+        return "{" + ", ".join(f"{key!r}: {described(value[key])}" for key in keys) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(described, value)) + "]"
+    if isinstance(value, (int, float, complex)):
+        return "number"  # of any kind: replicas may have different ones
+    try:
+        return _array(str(value.dtype), value.shape)
+    except Exception:
+        return "other"
+
+
+def _array(dtype: str, shape: Sequence[int]) -> str:
+    if not shape and not dtype.startswith("torch."):
+        return "number"  # of numpy or JAX, beside which a replica may have one of Python's
+    return f"{dtype.removeprefix('torch.')}[{', '.join(map(str, shape))}]"

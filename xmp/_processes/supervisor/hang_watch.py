@@ -1,0 +1,104 @@
+"""Looks at the records a few times within the limit, and says unasked who has not come.
+
+A look reads shared memory and ``/proc``: some 50 µs a rank, every five seconds. The replicas'
+stacks are taken only for a notice, at most twice a wait: the signal for them interrupts system
+calls of C libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from xmp._os import proc
+from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.system import processes
+from xmp._processes.system.records import Records
+from xmp._rules.notices import LOOKS, Idle, Look, Notice, Waits, limit_of
+
+if TYPE_CHECKING:
+    from .monitor import Monitor
+    from .replica_handle import ReplicaHandle
+
+__all__ = ["HangWatch"]
+
+_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_LATE = 2
+"""How many periods late a look is where the launch was stopped or debugged meanwhile."""
+_MANY = 64
+"""Above so many ranks, looks are rarer in proportion."""
+
+
+class HangWatch:
+    """The waits of one launch on this host."""
+
+    def __init__(self, monitor: Monitor, records: Records, order: LaunchOrder) -> None:
+        self._monitor = monitor
+        self._records = records
+        limits = [limit for limit in (limit_of(os.environ), order.settings.hang) if limit]
+        self._waits, self._idle = Waits(limit_of(os.environ)), Idle(limit_of(os.environ))
+        many = max(1, records.count // _MANY)
+        self._period = many * min(limits) // LOOKS if limits and records.count > 1 else 0
+        self.due: int | None = time.monotonic_ns() + self._period if self._period else None
+        """When to look next; None: never."""
+
+    def look(self, now: int) -> None:
+        """Look at all ranks, and say what is worth a word."""
+        if self.due is None:
+            return
+        if now > self.due + _LATE * self._period:
+            self._waits.restart(now)
+            self._idle = Idle(self._idle.limit)
+        self.due = now + self._period if self._monitor.watch.phase == "running" else None
+        if self.due is None:
+            return
+        looks = self._looks()
+        notices = self._waits.look(looks)
+        if notices or (self.last_work() is None and self._idle.look(looks)):
+            self._say(notices)
+            looks = self._looks()
+            self._waits.begin_again(looks)
+            self._idle.begin_again(looks)
+
+    def last_work(self) -> int | None:
+        """Return since when no rank that others wait for has worked; None while none is."""
+        return self._waits.last_work()
+
+    def _looks(self) -> list[Look]:
+        looks = []
+        for replica in self._monitor.replicas:
+            used, moved = _activity(replica)
+            for rank, local_rank in zip(replica.ranks, replica.local_ranks, strict=True):
+                record = self._records.read(local_rank)
+                looks.append(Look(rank, record, time.monotonic_ns(), used, moved))
+        return looks
+
+    def _say(self, notices: Sequence[Notice]) -> None:
+        """Say who is waited for; without a notice only if the stacks tell it."""
+        # Imported here: a module that a template has loaded costs every replica pages.
+        from xmp._processes.report.hang_texts import found, noticed
+
+        monitor = self._monitor
+        finding = found(monitor.where(), monitor.take_stacks(monitor.watch.live))
+        words = noticed(finding, notices)
+        if words:
+            monitor.errors.put_lines(f"xmp: {words}\n".encode())
+            if monitor.recorder is not None:
+                monitor.recorder.waiting(words)
+
+
+def _activity(replica: ReplicaHandle) -> tuple[int, int]:
+    """Return the processor time and the bytes moved of a replica and all that it has started."""
+    used = moved = 0
+    pids = [] if replica.ended else [replica.pid]
+    while pids:
+        pid = pids.pop()
+        pids += processes.children(pid)
+        fields = proc.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if len(fields) > 14:
+            used += sum(map(int, fields[11:15])) * _TICK  # its ended children's, too
+        lines = (line.partition(":") for line in proc.text(f"/proc/{pid}/io").splitlines())
+        moved += sum(int(value) for name, _, value in lines if name in ("rchar", "wchar"))
+    return used, moved
