@@ -46,10 +46,11 @@ def test_a_few_of_them() -> None:
 
 
 @pytest.mark.hangs
-@pytest.mark.timeout(1200)
-def test_ninety_five_of_a_hundred_and_no_wrong_name() -> None:
-    counts, wrong = run()
+@pytest.mark.slow
+@pytest.mark.parametrize("quarter", range(4))
+def test_no_wrong_name_and_one_of_twenty_five_missed_at_most(quarter: int) -> None:
+    names = [*CASES][quarter::4]
+    counts, wrong = run(*names)
     print(counts, *wrong, sep="\n")
-    right, wrong_names = int(counts.split()[0]), int(counts.split()[2])
-    assert right >= 95, (counts, wrong)
-    assert wrong_names == 0, (counts, wrong)
+    assert ", 0 wrong names, " in counts, (counts, wrong)
+    assert len(wrong) <= 1, (counts, wrong)

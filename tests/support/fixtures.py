@@ -25,7 +25,7 @@ TIME_LIMIT = 90  # seconds for one test; a hang, not a slow machine, is to excee
 LONG_LIMIT = 180  # for one with frameworks, or whose scripts have their own deadlines
 SLOW_LIMIT = 540  # for one marked slow
 LONG_FOLDERS = {
-    "compat", "frameworks", "xla", "torch_tpu", "libtpu", "paddle", "ray", "faults",
+    "compat", "frameworks", "xla", "torch_tpu", "libtpu", "paddle", "ray", "faults", "hangs",
     "hosts", "slurm", "wheel",
 }  # fmt: skip
 
