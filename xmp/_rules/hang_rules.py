@@ -1,9 +1,8 @@
 """Which rank the others wait for: compares the places of all ranks. Pure, like ``watch``.
 
 A rank *waits* for others if its record says that it is inside a collective, or its stack that it is
-in one of torch's or JAX's. It waits for those of the collective's ranks that have not come. Whoever
-reads the verdict looks for the ranks at the end of that: those that others wait for, and that wait
-for none themselves. They are the *suspects*.
+in one of torch's or JAX's. It waits for those of the collective's ranks that have not come. At the
+end of such waits are the *suspects*: ranks that others wait for, and that wait for none themselves.
 
 - Where a rank has not come, it is named, and what it does instead.
 - Where each rank waits in some collective, but not in the same, both sides are told and none is
