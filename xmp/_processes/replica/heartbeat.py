@@ -1,9 +1,9 @@
 """For ``hang_timeout``: signs of progress beside those that the program gives by itself.
 
 A replica's record has the time of ``xmp.heartbeat`` and of xmp's collectives; with a limit, a
-thread writes there, too, when the main thread has executed Python. The supervisor reads it only
-when the limit has passed: no message is sent, and the supervisor does not poll. In a launch over
-several hosts it also reports progress to the others.
+thread writes there, too, when the main thread has executed Python. The supervisor reads it when
+the limit has passed and at its looks (``hang_watch``): no message is sent. In a launch over several
+hosts it also reports progress to the others.
 """
 
 from __future__ import annotations

@@ -37,8 +37,9 @@ class HangWatch:
     def __init__(self, monitor: Monitor, records: Records, order: LaunchOrder) -> None:
         self._monitor = monitor
         self._records = records
-        limits = [limit for limit in (limit_of(os.environ), order.settings.hang) if limit]
-        self._waits, self._idle = Waits(limit_of(os.environ)), Idle(limit_of(os.environ))
+        notice = limit_of(os.environ)
+        self._waits, self._idle = Waits(notice), Idle(notice)
+        limits = [limit for limit in (notice, order.settings.hang) if limit]
         many = max(1, records.count // _MANY)
         self._period = many * min(limits) // LOOKS if limits and records.count > 1 else 0
         self.due: int | None = time.monotonic_ns() + self._period if self._period else None
@@ -96,9 +97,7 @@ def _activity(replica: ReplicaHandle) -> tuple[int, int]:
     while pids:
         pid = pids.pop()
         pids += processes.children(pid)
-        fields = proc.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-        if len(fields) > 14:
-            used += sum(map(int, fields[11:15])) * _TICK  # its ended children's, too
+        used += sum(proc.ticks(pid)) * _TICK
         lines = (line.partition(":") for line in proc.text(f"/proc/{pid}/io").splitlines())
         moved += sum(int(value) for name, _, value in lines if name in ("rchar", "wchar"))
     return used, moved

@@ -38,8 +38,8 @@ sends anything else is killed, and the failure says why; a wrong message of a ch
 since the launch does not depend on children.
 
 **Progress is not sent.** Replicas write their records into shared memory, which the loop reads
-only when a deadline has passed: it does not poll. A time in the future counts as now; otherwise a
-replica that has written one would never hang.
+when a deadline has passed, and a few times within XMP_HANG_NOTICE (``hang_watch``). A time in the
+future counts as now; otherwise a replica that has written one would never hang.
 
 Invariants: all times are monotonic; a failure is acted on when its record arrives, a success counts
 when the process has ended; the last message to the launcher is ``Done``, sent when every replica

@@ -14,14 +14,14 @@ from collections.abc import Iterable
 
 from xmp._os import proc
 
-__all__ = ["doing"]
+__all__ = ["STATES", "doing"]
 
 _WATCHED = 0.1
 """Seconds for which processor time is counted: ten ticks of the kernel's clock."""
 _BUSY = 0.2
 """Processor time, as a part of a core, above which a process works. Polling every 10 ms is 0.01."""
 _TICK = os.sysconf("SC_CLK_TCK")
-_STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "in an uninterruptible call"}
+STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "in an uninterruptible call"}
 _WAITS = (
     ("nanosleep", "asleep"),
     ("futex", "waits for a lock, a queue or another thread"),
@@ -41,7 +41,6 @@ _WAITS = (
     ("posix_lock", "waits for a file lock"),
     ("poll", "waits for a descriptor"),
     ("select", "waits for a descriptor"),
-    ("epoll", "waits for a descriptor"),
     ("sigsuspend", "waits for a signal"),
     ("sigtimedwait", "waits for a signal"),
 )
@@ -52,27 +51,22 @@ def doing(pids: Iterable[int], watch: bool) -> dict[int, str]:
 
     ``watch``: look for a tenth of a second whether they use a processor.
     """
-    before = {pid: _ticks(pid) for pid in pids}
+    before = {pid: proc.ticks(pid)[0] for pid in pids}
     if watch:
         time.sleep(_WATCHED)
     return {pid: _busy(pid, ticks) if watch else _state(pid) for pid, ticks in before.items()}
 
 
 def _busy(pid: int, before: int) -> str:
-    return "busy" if _ticks(pid) - before > _BUSY * _WATCHED * _TICK else _state(pid)
+    used = proc.ticks(pid)[0] - before
+    return "busy" if used > _BUSY * _WATCHED * _TICK else _state(pid)
 
 
 def _state(pid: int) -> str:
     found = proc.process(pid)
     if found is None:
         return ""
-    if found.state in _STATES:
-        return _STATES[found.state]
+    if found.state in STATES:
+        return STATES[found.state]
     function = proc.text(f"/proc/{pid}/wchan")
     return next((words for part, words in _WAITS if part in function), "")
-
-
-def _ticks(pid: int) -> int:
-    """Return the processor time that a process has used, in ticks of the kernel's clock."""
-    fields = proc.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0

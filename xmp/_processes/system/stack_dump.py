@@ -13,6 +13,7 @@ from xmp._os import marks, proc
 from xmp._os.signals import DUMP_SIGNAL
 
 from . import processes
+from .doing import STATES
 
 __all__ = ["DUMP_SIGNAL", "STACKS", "StackFile", "StackSource", "enable_stacks", "take"]
 
@@ -22,7 +23,6 @@ _ANSWER_SECONDS = 0.5
 _POLL = 0.002  # seconds
 _LOOK_FOR_ENDS = 10  # polls
 _LONGEST = 1024 * 1024
-_STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "in an uninterruptible call"}
 
 
 def enable_stacks(descriptor: int) -> None:
@@ -152,5 +152,5 @@ def _state(pid: int) -> str:
     found = proc.process(pid)
     if found is None:
         return "it has ended"
-    doing = _STATES.get(found.state, f"state {found.state}")
+    doing = STATES.get(found.state, f"state {found.state}")
     return f"{doing}, kernel function {proc.text(f'/proc/{pid}/wchan') or '?'}"
