@@ -1,9 +1,10 @@
 """What runs in a replica, and the functions that the user's code calls there.
 
 ``identity`` says which replica this is, ``collectives`` and ``groups`` talk to the others,
-``sharing`` has MpModelWrapper and MpSerialExecutor, ``breakpoint`` the debugger of one rank.
-``script_runs`` is what a replica of `xmp run` does. ``frameworks/`` has a module for each
-framework. Tests: ``tests/replica``, ``tests/frameworks``, ``tests/frameworks/test_sharing.py``.
+``once`` has what one does for all, ``sharing`` MpModelWrapper and MpSerialExecutor, ``breakpoint``
+the debugger of one rank. ``script_runs`` is what a replica of `xmp run` does. ``frameworks/`` has a
+module for each framework. Tests: ``tests/replica``, ``tests/frameworks``,
+``tests/frameworks/test_sharing.py``.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ from .collectives import (
     broadcast,
     heartbeat,
     init_process_group,
-    once_per_host,
     preempted,
-    rank_zero_only,
 )
 from .groups import local_group, rank, world_size
 from .identity import (
@@ -45,6 +44,7 @@ from .identity import (
     uninstall,
     whose_child,
 )
+from .once import once_per_host, rank_zero_only
 
 __all__ = [
     "OPS", "Channel", "all_gather", "all_reduce", "barrier", "begin_script", "broadcast", "channel",
