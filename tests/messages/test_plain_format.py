@@ -14,8 +14,9 @@ from xmp._processes.messages.plain_format import PICKLED, PLAIN, Malformed, deco
 from xmp._processes.messages.timeline import Timeline
 
 FROM_REPLICAS = {
-    *("AskPreempted", "Beat", "BreakpointReached", "DebuggerLeft", "ExceptionRaised"),
-    *("ExitCalled", "FunctionEntered", "FunctionLeft", "GiveValue", "OpenVoice", "PhaseBegun"),
+    *("AskPreempted", "Beat", "BreakpointReached", "CallOff", "DebuggerLeft", "ExceptionRaised"),
+    *("ExitCalled", "FunctionEntered", "FunctionLeft", "GiveValue", "Meet", "OpenVoice"),
+    "PhaseBegun",
     *("ResultReady", "ReturnTurn", "ShowInCell", "Synchronise", "TakeTurn", "WantValue"),
 }
 TO_SUPERVISORS = {
@@ -39,6 +40,7 @@ VALUES: dict[str, Callable[[random.Random], Any]] = {
     "bytes": lambda draw: draw.choice(DATA),
     "bytes | None": lambda draw: draw.choice([None, *DATA]),
     "list[str]": lambda draw: draw.choices(TEXTS, k=draw.randrange(4)),
+    "list[int]": lambda draw: [number(draw) for _ in range(draw.randrange(4))],
     "Timeline": lambda draw: Timeline(*(number(draw) for _ in range(8))),
 }
 

@@ -172,6 +172,11 @@ ACTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a debugger's pickle": (lambda _: no_debugger(), "its kind is 0"),
     "steps below none": (lambda _: ask(messages.AskPreempted(-1, False)), "counts -1 calls"),
+    "a meeting of no such rank": (
+        lambda _: ask(messages.Meet("key", [0, 9], 1)),
+        r"local rank 0 meets \[0, 9\]",
+    ),
+    "a meeting with a past": (lambda _: ask(messages.Meet("key", [0], -1)), "it waits -1 ns"),
     "another rank's end": (lambda _: tell(messages.FunctionLeft(7)), "local rank 7 is another"),
     "another rank's voice": (
         lambda _: tell(messages.OpenVoice(1), channel().fileno()),

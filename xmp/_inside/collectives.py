@@ -11,6 +11,7 @@ from xmp._plan.numbers import number_of_seconds
 from .groups import members, needed
 from .identity import ReplicaState, child_apart, current, framework_of, installed
 from .joining import Joined, data, within
+from .limits import Limit
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -57,7 +58,7 @@ def init_process_group(
             f'backend must be a name such as "gloo", or None, not {type(backend).__name__}: '
             f"{backend!r}. Give a time limit as timeout="
         )
-    seconds = None if timeout is None else _seconds(timeout)
+    seconds = _seconds(timeout)
     state = current()
     if state.info.world_size > 1 or backend not in (None, "auto"):
         _needed(state, "init_process_group").init_process_group(backend, seconds)
@@ -67,7 +68,9 @@ def init_process_group(
         framework.init_process_group(backend, seconds)
 
 
-def _seconds(timeout: float | timedelta) -> float:
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    if timeout is None:
+        return None
     total = getattr(timeout, "total_seconds", None)
     seconds = number_of_seconds("timeout", timeout if total is None else total())
     if not 0 < seconds < _YEARS:
@@ -115,26 +118,32 @@ def note_preemption() -> None:
     _preempted = True
 
 
-def barrier(group: Any = None) -> None:
+def barrier(group: Any = None, *, timeout: float | timedelta | None = None) -> None:
     """Wait until every replica of the launch, or of a process group, has called this.
 
     Args:
         group: a process group of torch's: only its replicas take part.
+        timeout: how long to wait for the others to come: a number of seconds or a ``timedelta``;
+            None: for as long as it takes. All replicas that take part give one, or none does.
 
     Raises:
-        TypeError: ``group`` is not a process group.
-        ValueError: this replica is not in ``group``.
+        TimeoutError: others have not come in time; they are named, with their place where they run
+            on this host. All replicas of the call raise it, late ones too, and nothing was moved.
+        TypeError: ``group`` is not a process group, or ``timeout`` not a number.
+        ValueError: this replica is not in ``group``, or ``timeout`` is not positive.
         RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
             child of a replica, such as a worker of a data loader.
     """
-    state = current()
+    state, limit = current(), _seconds(timeout)
     if group is not None or state.info.world_size > 1:
         scope = _scope(state, "barrier", group)
-        with _joined(state, scope, "barrier"):
+        with _joined(state, scope, "barrier", "", limit):
             scope.barrier()
 
 
-def all_reduce(value: T, op: Op = "sum", group: Any = None) -> T:
+def all_reduce(
+    value: T, op: Op = "sum", group: Any = None, *, timeout: float | timedelta | None = None
+) -> T:
     """Reduce ``value`` over all replicas and return the result; change nothing in place.
 
     Args:
@@ -142,29 +151,34 @@ def all_reduce(value: T, op: Op = "sum", group: Any = None) -> T:
             shapes on every replica.
         op: "sum", "mean", "min", "max" or "prod".
         group: a process group of torch's, to reduce over its replicas alone.
+        timeout: how long to wait for the others, as for ``barrier``.
 
     Returns:
         The reduced value, in the form of ``value``; leaves of other types come back unchanged.
         The mean of integers is a float. Tensors come back detached from autograd's graph.
 
     Raises:
-        ValueError: ``op`` is another word, or this replica is not in the group.
-        TypeError: ``group`` is not a process group.
+        TimeoutError: others have not come in time, as for ``barrier``.
+        ValueError: ``op`` is another word, ``timeout`` is not positive, or this replica is not in
+            the group.
+        TypeError: ``group`` is not a process group, or ``timeout`` not a number.
         RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
             child of a replica, such as a worker of a data loader.
     """
     if op not in OPS:
         raise ValueError(f"op is {op!r}; allowed are {', '.join(map(repr, OPS))}")
-    state = current()
+    state, limit = current(), _seconds(timeout)
     if group is None and state.info.world_size == 1:
         return value
     scope = _scope(state, "all_reduce", group)
-    with _joined(state, scope, "all_reduce", data(op, value)):
+    with _joined(state, scope, "all_reduce", data(op, value), limit):
         reduced: T = scope.all_reduce(value, op)
     return reduced
 
 
-def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
+def broadcast(
+    obj: T, src: int = 0, group: Any = None, *, timeout: float | timedelta | None = None
+) -> T:
     """Return the value of the replica of rank ``src``; what the others pass does not matter.
 
     Args:
@@ -174,15 +188,19 @@ def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
             module's ``state_dict()`` then comes as an OrderedDict without its ``_metadata``.
         src: 0 … ``world_size() - 1``; a global rank even with ``group``, as in torch.
         group: a process group of torch's: only its replicas take part.
+        timeout: how long to wait for the others, as for ``barrier``. With it the source waits for
+            the others too.
 
     Raises:
-        TypeError: ``src`` is not an integer, or ``group`` not a process group; ``obj`` needs the
-            secret.
-        ValueError: ``src`` is not a rank of this launch, or it or this replica is not in the group.
+        TimeoutError: others have not come in time, as for ``barrier``.
+        TypeError: ``src`` is not an integer, ``group`` not a process group, or ``timeout`` not a
+            number; ``obj`` needs the secret.
+        ValueError: ``src`` is not a rank of this launch, it or this replica is not in the group, or
+            ``timeout`` is not positive.
         RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
             child of a replica, such as a worker of a data loader.
     """
-    state = current()
+    state, limit = current(), _seconds(timeout)
     source = operator.index(src)
     if not 0 <= source < state.info.world_size:
         raise ValueError(
@@ -192,33 +210,35 @@ def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
         return obj
     scope = _scope(state, "broadcast", group)
     at = source if group is None else _index_in(scope, source)
-    with _joined(state, scope, "broadcast", f"src={source}"):
+    with _joined(state, scope, "broadcast", f"src={source}", limit):
         sent: T = scope.broadcast(obj, at)
     return sent
 
 
-def all_gather(obj: T, group: Any = None) -> list[T]:
+def all_gather(obj: T, group: Any = None, *, timeout: float | timedelta | None = None) -> list[T]:
     """Return the values of all replicas, in rank order.
 
     Args:
         obj: any picklable object, as for ``broadcast``; tensors and arrays may differ in shape
             between replicas.
         group: a process group of torch's: only its replicas take part.
+        timeout: how long to wait for the others, as for ``barrier``.
 
     Returns:
         One value per replica; with ``group`` in the order of the ranks in it.
 
     Raises:
-        TypeError: ``group`` is not a process group.
-        ValueError: this replica is not in ``group``.
+        TimeoutError: others have not come in time, as for ``barrier``.
+        TypeError: ``group`` is not a process group, or ``timeout`` not a number.
+        ValueError: this replica is not in ``group``, or ``timeout`` is not positive.
         RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
             child of a replica, such as a worker of a data loader.
     """
-    state = current()
+    state, limit = current(), _seconds(timeout)
     if group is None and state.info.world_size == 1:
         return [obj]
     scope = _scope(state, "all_gather", group)
-    with _joined(state, scope, "all_gather"):
+    with _joined(state, scope, "all_gather", "", limit):
         return list(scope.all_gather(obj))
 
 
@@ -232,12 +252,17 @@ def _index_in(view: Framework | Members, source: int) -> int:
 
 
 def _joined(
-    state: ReplicaState, scope: Framework | Members, operation: str, data: Hashable = ""
+    state: ReplicaState,
+    scope: Framework | Members,
+    operation: str,
+    data: Hashable,
+    seconds: float | None,
 ) -> Joined:
     """Return the context in which a collective of these replicas runs."""
     name: str = getattr(scope, "group_name", "")  # none: all replicas
     group = within(state, name, getattr(scope, "ranks", ()))
-    return Joined(state, operation, data, group, getattr(scope, "abandon", None))
+    limit = None if seconds is None else Limit(state, scope, seconds)
+    return Joined(state, operation, data, group, getattr(scope, "abandon", None), limit)
 
 
 def _scope(state: ReplicaState, what: str, group: Any) -> Framework | Members:

@@ -14,7 +14,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -69,6 +69,12 @@ class Channel(Protocol):
     def beat(self) -> None:
         """Report progress from a child that shares no memory with the replica."""
 
+    def meet(self, key: str, local_ranks: Sequence[int], seconds: float) -> str:
+        """Wait until these local replicas have called this. Return who has not come in time."""
+
+    def call_off(self, key: str, words: str) -> None:
+        """End the meeting of others, which this replica refuses."""
+
     def turn(self, key: str) -> AbstractContextManager[None]:
         """Return a lock between the local replicas; it is released when its holder dies."""
 
@@ -114,6 +120,8 @@ class ReplicaState:
         self.pid, self.thread = _pid, _thread()
         self.broken = ""  # why no collective may follow; empty: it may
         self._checks: bool | None = None
+        self.meetings: dict[int, int] = {}
+        """How many collectives with a time limit each group has had, of calls without a record."""
 
     def checks(self) -> bool:
         """Return whether calls of collectives are compared; XMP_CHECK is read once."""

@@ -13,6 +13,9 @@ program is no difference, since branches of it may call the same collective.
 
 XMP_CHECK=0 switches the comparison off. Ranks of other hosts are not compared: their records lie
 in the memory of their own host.
+
+**With a time limit** the ranks first meet, through the supervisor or, over hosts, through the
+framework's own store. One process decides whether all have come: all ranks raise, or none.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from xmp._os import signals
+
+from .limits import Limit, meeting_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,12 +42,14 @@ _MOST_KNOWN = 4096
 
 
 class Group(NamedTuple):
-    """The ranks that take part, as a record holds them."""
+    """The ranks that take part."""
 
     number: int
     """The same on all ranks of the group; 0: all ranks."""
     members: int
     """A bit for each local rank; 0: all ranks, or more than a record has bits for."""
+    ranks: tuple[int, ...] = ()
+    """The global ranks; empty: all."""
 
 
 ALL = Group(0, 0)
@@ -56,7 +63,7 @@ def within(state: ReplicaState, name: str, ranks: tuple[int, ...]) -> Group:
     first = state.info.rank - state.info.local_rank
     local = range(first, first + min(state.info.local_world_size, _BITS))
     bits = sum(1 << rank - first for rank in ranks if rank in local)
-    return Group(_hash(f"{name}/{ranks}".encode()), bits)
+    return Group(_hash(f"{name}/{ranks}".encode()), bits, ranks)
 
 
 class Joined:
@@ -65,8 +72,8 @@ class Joined:
     Not one of contextlib's, which takes longer than all that this one does.
     """
 
-    __slots__ = ("_abandon", "_data", "_group", "_operation", "_place", "_record", "_signature",
-                 "_state")  # fmt: skip
+    __slots__ = ("_abandon", "_data", "_group", "_limit", "_operation", "_place", "_record",
+                 "_signature", "_state")  # fmt: skip
 
     def __init__(
         self,
@@ -75,6 +82,7 @@ class Joined:
         data: Hashable = "",
         group: Group = ALL,
         abandon: Callable[[str], None] | None = None,
+        limit: Limit | None = None,
     ) -> None:
         """Prepare one call.
 
@@ -84,21 +92,41 @@ class Joined:
             data: what must be equal on all ranks; as words, or as ``data`` returns it.
             group: the ranks that take part.
             abandon: makes the group unusable on all its ranks, and says why.
+            limit: how the ranks meet first, and for how long this one waits.
         """
         self._state, self._operation, self._data = state, operation, data
-        self._group, self._abandon = group, abandon
+        self._group, self._abandon, self._limit = group, abandon, limit
 
     def __enter__(self) -> None:
         record = self._state.record
         self._record = record if record is not None and self._state.is_own() else None
         if self._record is None:
+            if self._limit is not None:
+                self._limit.meet(self._operation, self._group.ranks, self._group.number)
             return
         if self._state.broken:
             raise RuntimeError(self._state.broken)
-        entry, self._signature = _entry(self._record, sys._getframe(1), self._operation, self._data)
-        self._place = self._group.number, self._record.enter(entry, *self._group)
+        limited = self._limit is not None
+        entry, self._signature = _entry(
+            self._record, sys._getframe(1), self._operation, self._data, limited
+        )
+        number, members, _ = self._group
+        self._place = number, self._record.enter(entry, number, members)
         if self._differing():
             self._refuse()
+        if self._limit is not None:
+            self._meet()
+
+    def _meet(self) -> None:
+        assert self._record is not None
+        assert self._limit is not None
+        try:
+            self._limit.meet(self._operation, self._group.ranks, *self._place)
+        except BaseException as error:
+            if isinstance(error, Exception) and self._differing():
+                self._refuse(error)  # another rank has called the meeting off
+            self._record.leave()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
@@ -135,6 +163,8 @@ class Joined:
             sides.setdefault(words, []).append(first + local_rank)
         text = "\n".join(f"  {ranks(group)}: {words}" for words, group in sides.items())
         message = f"the ranks' calls of collective {self._place[1]} differ:\n{text}"
+        if self._state.channel is not None:
+            self._state.channel.call_off(meeting_of(*self._place), message)
         if self._abandon is not None:
             self._abandon(message)
         else:
@@ -144,31 +174,33 @@ class Joined:
 
 # --- what is written ------------------------------------------------------------------------------
 
-_entries: dict[tuple[CodeType, int, str, Hashable], tuple[Any, int]] = {}
+_entries: dict[tuple[CodeType, int, str, Hashable, bool], tuple[Any, int]] = {}
 """What was written before, by the line, the operation and the data of the call."""
 
 
 def _entry(
-    record: OwnRecord, frame: FrameType | None, operation: str, data: Hashable
+    record: OwnRecord, frame: FrameType | None, operation: str, data: Hashable, limited: bool
 ) -> tuple[Any, int]:
     """Return the entry of a call and its signature; its line is the innermost that is not xmp's."""
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     if frame is None:  # a thread of xmp's own
-        return _made(record, b"", operation, data)
-    key = frame.f_code, frame.f_lineno, operation, data
+        return _made(record, b"", operation, data, limited)
+    key = frame.f_code, frame.f_lineno, operation, data, limited
     known = _entries.get(key)
     if known is None:
         if len(_entries) >= _MOST_KNOWN:
             _entries.clear()
         site = os.fsencode(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        known = _entries[key] = _made(record, site, operation, data)
+        known = _entries[key] = _made(record, site, operation, data, limited)
     return known
 
 
-def _made(record: OwnRecord, site: bytes, operation: str, data: Hashable) -> tuple[Any, int]:
+def _made(
+    record: OwnRecord, site: bytes, operation: str, data: Hashable, limited: bool
+) -> tuple[Any, int]:
     words = data if isinstance(data, str) else _words(*data)  # type: ignore[misc]
-    detail = words.encode(errors="replace")
+    detail = ", ".join(filter(None, [words, "timeout" if limited else ""])).encode(errors="replace")
     signature = _hash(operation.encode() + b"/" + detail)
     return record.entry(operation, site, detail, signature), signature
 

@@ -63,6 +63,8 @@ class Framework(Protocol):
     ``local_group() -> group | None``  the group of this host's replicas; None as above
     ``abandon(why) -> None``  makes the group of this replica unusable, so that the others fail
         which wait for it: their calls and this one's differ
+    ``meet(name, seconds) -> str``  waits until all its ranks, on whatever hosts, have called it
+        with this name; returns in words which have not come in time, the same on all
     ``averaging_members(group) -> Members``  the collectives that average gradients, where torch's
         DistributedDataParallel cannot do it
     """

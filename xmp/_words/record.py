@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-__all__ = ["ENDED", "RETURNED", "Frame", "RankPlace", "Record", "ranks"]
+__all__ = ["ENDED", "RETURNED", "Frame", "RankPlace", "Record", "have_not_come", "ranks"]
 
 RETURNED = "returned"
 """The function of a rank has returned."""
@@ -87,3 +87,8 @@ def ranks(numbers: Iterable[int]) -> str:
             runs.append([rank])
     words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
     return f"rank {words}" if sum(map(len, runs)) == 1 else f"ranks {words}"
+
+
+def have_not_come(numbers: Collection[int]) -> str:
+    """Return "rank 3 has not come" or "ranks 0-2, 5 have not come"."""
+    return f"{ranks(numbers)} {'has' if len(numbers) == 1 else 'have'} not come"

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+from xmp._words.record import have_not_come
+
 from . import _exchange
 from ._exchange import ArrayWire
 from ._jax_mesh import Mesh, refuse_global
 
-__all__ = ["FOREVER", "JaxWire", "coordination_client"]
+__all__ = ["FOREVER", "JaxWire", "coordination_client", "late_ranks"]
 
 FOREVER = 30 * 24 * 3600 * 1000 // 2
 """15 days in milliseconds: the service has 32 bits for a time-out."""
@@ -28,6 +30,16 @@ def coordination_client() -> Any:
     from jax._src import distributed  # there is no public API; orbax uses this too
 
     return distributed.global_state.client
+
+
+def late_ranks(error: str) -> str:
+    """Return in words who has not come to a barrier, from the error of its time limit.
+
+    JAX 0.10 writes "Some timed out task names:" and a line for each; a task's name is its rank.
+    """
+    _, _, names = error.partition("timed out task names:\n")
+    late = [int(name) for name in names.partition("\n\n")[0].split() if name.isdecimal()]
+    return have_not_come(late) if late else error
 
 
 class JaxWire(ArrayWire):
@@ -59,7 +71,7 @@ class JaxWire(ArrayWire):
 
     def gather_heads(self, head: bytes) -> list[bytes]:
         """Gather heads through the key-value store; the rest of a long head in blocks."""
-        client = self._client()
+        client = self.client()
         round_ = self._next_round()
         mine = f"{round_}/{self.rank}"
         client.key_value_set_bytes(mine, self._short(head))
@@ -76,7 +88,7 @@ class JaxWire(ArrayWire):
 
     def broadcast_head(self, head: bytes | None, src: int) -> bytes:
         """Broadcast a head through the key-value store; the rest of a long one in blocks."""
-        client = self._client()
+        client = self.client()
         key = f"{self._next_round()}/{src}"
         if self._round % 64 == 0:
             self._meet(client)  # a program that only broadcasts would fill the coordinator
@@ -125,7 +137,11 @@ class JaxWire(ArrayWire):
 
     # --- the coordinator -----------------------------------------------------------------------
 
-    def _client(self) -> Any:
+    def client(self) -> Any:
+        """Return JAX's connection to its coordinator.
+
+        Raises RuntimeError if there is none.
+        """
         client = coordination_client()
         if client is None:
             raise RuntimeError(

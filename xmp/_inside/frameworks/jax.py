@@ -15,7 +15,7 @@ from xmp._os.imports import imported, loaded_framework, on_import, why_missing
 from xmp._words.replica_info import ReplicaInfo
 
 from . import _exchange, _trees
-from ._jax_wire import FOREVER, JaxWire, coordination_client
+from ._jax_wire import FOREVER, JaxWire, coordination_client, late_ranks
 from ._jax_world import JaxWorld
 from ._reduce import fold, is_array, is_number
 from ._torch_groups import refuse_backend
@@ -112,6 +112,19 @@ class Jax:
             client.wait_at_barrier("xmp/barrier", FOREVER)
         else:
             self.all_gather(None)
+
+    def meet(self, name: str, seconds: float) -> str:
+        """Wait until every replica has called this. Return who has not come in time.
+
+        The coordination service decides, and gives those that come late the same answer.
+        """
+        try:
+            self._wire.client().wait_at_barrier(name, max(1, min(int(seconds * 1000), FOREVER)))
+        except Exception as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+            return late_ranks(str(error))
+        return ""
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
         """Reduce arrays and numbers in ``value``; shapes must be equal on all replicas."""

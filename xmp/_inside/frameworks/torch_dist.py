@@ -24,6 +24,7 @@ from . import _exchange, _trees
 from ._jax_apart import JaxApart
 from ._reduce import finish, fits, fold, is_array, is_numeric
 from ._torch_groups import HostGroups, checked, on_loopback, place_in, planned, refuse_other
+from ._torch_meetings import StoreMeetings
 from ._torch_rendezvous import Rendezvous
 from ._torch_wire import TorchWire, without_jax
 
@@ -153,6 +154,7 @@ class TorchDist:
         self._found_a_group = found_a_group
         self.jax: JaxApart | None = None
         self._groups = HostGroups(info)
+        self._meetings = StoreMeetings()
         self._worlds = [world(info) for world in _WORLDS]
         self._within: Any = None  # a process group; None for the default one
         self.group_name = ""  # of that group; empty for the default one
@@ -234,6 +236,20 @@ class TorchDist:
             # Looked up in torch 2.9 and 2.13; with gloo, nccl and the backends that have abort().
             torch_module().distributed.distributed_c10d._abort_process_group()
         self._groups.broken = why
+
+    def meet(self, name: str, seconds: float) -> str:
+        """Wait until all replicas of this group have called this. Return who has not come in time.
+
+        Raises:
+            RuntimeError: there is no default group yet. Forming one can take any time.
+        """
+        if not group_is_there():
+            raise RuntimeError(
+                "timeout= over several hosts needs the process group, which the first collective "
+                "forms: call xmp.init_process_group(timeout=...) before it"
+            )
+        store = self._group().distributed_c10d._get_default_store()
+        return self._meetings.meet(store, name, self._info.rank, self.ranks, seconds)
 
     def local_group(self) -> Any:
         """Return the process group of this host's replicas; all make the first call together."""

@@ -77,6 +77,9 @@ class TorchXla(TorchDist):
         self._give_back: Callable[[], None] = lambda: None
         self._batch: _Batch | None = None
 
+    meet: Any = None
+    """XLA's collectives have no way to meet over hosts with a time limit."""
+
     def device(self) -> Any:
         """Return ``torch.device("xla:0")``, or the thread's device if the process has several."""
         return _modules().device()

@@ -22,9 +22,9 @@ with it; ``catalog`` finds its class by its name. A receiver has a table from cl
                                                 BreakpointReached
     supervisor -> replica        replica        FreshReplicaOrder (to a fresh interpreter)
     voice -> supervisor          replica        AskPreempted; WantValue, GiveValue; TakeTurn,
-                                                ReturnTurn; ShowInCell; Beat
+                                                ReturnTurn; Meet; CallOff; ShowInCell; Beat
     supervisor -> voice          replica        PreemptedAt; MakeValue, SharedValue or NoValue;
-                                                YourTurn; ShownInCell
+                                                YourTurn; Met; ShownInCell
     debugger <-> supervisor      replica        Synchronise; Synced. AnswerDebugger and
                                                 DebuggerLeft are passed on
 

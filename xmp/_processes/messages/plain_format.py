@@ -91,6 +91,17 @@ def _text(data: bytes, start: int) -> tuple[str, int]:
         raise Malformed("a text is not UTF-8") from None
 
 
+def _put_ints(value: list[int]) -> bytes:
+    return _LENGTH.pack(len(value)) + b"".join(map(_INT.pack, value))
+
+
+def _ints(data: bytes, start: int) -> tuple[list[int], int]:
+    head, start = _piece(data, start, _LENGTH.size)
+    (count,) = _LENGTH.unpack(head)
+    piece, end = _piece(data, start, count * _INT.size)
+    return [number for (number,) in _INT.iter_unpack(piece)], end
+
+
 def _put_texts(value: list[str]) -> bytes:
     return _LENGTH.pack(len(value)) + b"".join(map(_put_text, value))
 
@@ -124,6 +135,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes, int], tuple[An
     "bytes": (_put_bytes, _bytes),
     "bytes | None": (_put_optional, _optional),
     "list[str]": (_put_texts, _texts),
+    "list[int]": (_put_ints, _ints),
     "Timeline": (_put_timeline, _timeline),
 }
 

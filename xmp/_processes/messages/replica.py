@@ -16,9 +16,9 @@ from .order import LaunchOrder
 from .timeline import Timeline
 
 __all__ = [
-    "AskPreempted", "Beat", "BreakpointReached", "ExceptionRaised", "ExitCalled",
-    "FreshReplicaOrder", "FunctionEntered", "FunctionLeft", "GiveValue", "MakeValue", "NoValue",
-    "OpenVoice", "PhaseBegun", "PreemptedAt", "ResultReady", "ReturnTurn", "SharedValue",
+    "AskPreempted", "Beat", "BreakpointReached", "CallOff", "ExceptionRaised", "ExitCalled",
+    "FreshReplicaOrder", "FunctionEntered", "FunctionLeft", "GiveValue", "MakeValue", "Meet", "Met",
+    "NoValue", "OpenVoice", "PhaseBegun", "PreemptedAt", "ResultReady", "ReturnTurn", "SharedValue",
     "ShowInCell", "ShownInCell", "Synced", "Synchronise", "TakeTurn", "VariablesTaken", "WantValue",
     "YourTurn",
 ]  # fmt: skip
@@ -150,6 +150,26 @@ class ReturnTurn(NamedTuple):
     """The turn that this voice has is over."""
 
 
+class Meet(NamedTuple):
+    """Wait until other local replicas have sent the same; ``Met`` answers."""
+
+    key: str
+    local_ranks: list[int]
+    """All that take part, the sender too."""
+    nanoseconds: int
+    """How long to wait for them."""
+
+
+class CallOff(NamedTuple):
+    """This replica refuses the collective that others wait for; no answer.
+
+    Their ``Meet`` of the same key is answered with these words.
+    """
+
+    key: str
+    words: str
+
+
 class Beat(NamedTuple):
     """A child that does not share the replica's memory makes progress."""
 
@@ -217,6 +237,13 @@ class ShownInCell(NamedTuple):
 
 class YourTurn(NamedTuple):
     """The voice has the turn."""
+
+
+class Met(NamedTuple):
+    """The end of a ``Meet``."""
+
+    words: str
+    """Who has not come; empty: all have."""
 
 
 # --- on the debugger's connection, with launch.AnswerDebugger and launch.DebuggerLeft ------------

@@ -39,6 +39,7 @@ T = TypeVar("T")
 _ENTERED = prepared(messages.FunctionEntered())
 """Pickling it in a fork would cost 40 pages."""
 _BETWEEN_BEATS = 0.25  # seconds
+_LONGEST_WORDS = 4096
 
 
 class Voice:
@@ -224,6 +225,18 @@ class SupervisorChannel:
         if good:
             return value  # type: ignore[no-any-return]
         raise value
+
+    def meet(self, key: str, local_ranks: Sequence[int], seconds: float) -> str:
+        """Wait until these local replicas have called this. Return who has not come in time."""
+        question = messages.Meet(key, [*local_ranks], int(seconds * 1e9))
+        with self._voices.one(self.local_rank) as voice:
+            answer, _ = voice.ask(question)
+        return str(answer.words)
+
+    def call_off(self, key: str, words: str) -> None:
+        """End the meeting of others, which this replica refuses."""
+        with self._voices.one(self.local_rank) as voice:
+            voice.send(messages.CallOff(key, words[:_LONGEST_WORDS]))
 
     def show_in_cell(
         self, kind: str, display_id: str, types: list[str], texts: list[str], metadata: str

@@ -157,16 +157,21 @@ class SupervisorLoop:
                 self._hangs.look(now)
                 self._read_heartbeats()
             self._monitor.feed(Tick(now))
+            if self._monitor.meetings is not None:
+                self._monitor.meetings.look(now, watch.is_paused)
             self._write_out()
         self._monitor.report()
 
     def _due(self) -> int | None:
         """Return when a deadline passes, or progress is to be reported; None if neither is due."""
-        progress = None if self._progress is None else self._progress.due
-        limit = self._monitor.watch.deadline
-        if limit is None:  # no limit, or the launch is paused
-            return None if self._monitor.watch.is_paused else self._hangs.due
-        return min(due for due in (limit, progress, self._hangs.due) if due is not None)
+        monitor = self._monitor
+        meeting = None if monitor.meetings is None else monitor.meetings.due()
+        dues = [monitor.watch.deadline, self._hangs.due, meeting]
+        if dues[0] is not None:
+            dues.append(None if self._progress is None else self._progress.due)
+        elif monitor.watch.is_paused:
+            return None
+        return min((due for due in dues if due is not None), default=None)
 
     def _read_heartbeats(self) -> None:
         """Read, when a deadline has passed, which replicas have made progress meanwhile."""

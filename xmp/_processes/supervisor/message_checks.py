@@ -36,6 +36,9 @@ _MOST_REPORTS = 64
 """The most reports of a replica, which sends fewer than ten: the launcher may not read for hours,
 and they wait here."""
 _LONGEST_KEY = 64 * 1024
+_LONGEST_MEETING = 128
+_LONGEST_WORDS = 32 * 1024
+_MOST_RANKS = 64 * 1024
 _LARGEST = 2**62
 _LONGEST_VARIABLES = 32 * 1024
 _MOST_MODULES = 10_000
@@ -176,8 +179,19 @@ def _display(message: messages.ShowInCell) -> None:
     _need(not (why := problem(message)), why)
 
 
-def _of_key(message: messages.TakeTurn | messages.WantValue) -> None:
+def _of_key(message: messages.TakeTurn | messages.WantValue | messages.CallOff) -> None:
     _need(len(message.key) <= _LONGEST_KEY, f"its key has {len(message.key)} characters")
+
+
+def _meeting(message: messages.Meet) -> None:
+    _need(len(message.key) <= _LONGEST_MEETING, f"its key has {len(message.key)} characters")
+    _need(len(message.local_ranks) <= _MOST_RANKS, f"it names {len(message.local_ranks)} ranks")
+    _need(0 <= message.nanoseconds < _LARGEST, f"it waits {message.nanoseconds} ns")
+
+
+def _call_off(message: messages.CallOff) -> None:
+    _of_key(message)
+    _need(len(message.words) <= _LONGEST_WORDS, f"its words have {len(message.words)} characters")
 
 
 _RULES: dict[Any, Callable[[Any, ReplicaHandle], int | None]] = {
@@ -197,6 +211,8 @@ _QUESTIONS: dict[Any, Callable[[Any], int | None]] = {
     messages.GiveValue: _value,
     messages.TakeTurn: _of_key,
     messages.ReturnTurn: lambda _: 0,
+    messages.Meet: _meeting,
+    messages.CallOff: _call_off,
     messages.Beat: lambda _: 0,
     messages.ShowInCell: _display,
 }

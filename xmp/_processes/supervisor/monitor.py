@@ -29,11 +29,12 @@ from .replica_handle import ReplicaHandle
 from .shared_values import SharedValues
 
 if TYPE_CHECKING:
-    from xmp._processes.messages.replica import ShowInCell
+    from xmp._processes.messages.replica import Meet, ShowInCell
 
     from .cell_displays import CellDisplays
     from .debugging import Debugging
     from .event_recorder import EventRecorder
+    from .meetings import Meetings
     from .preemption_vote import PreemptionVote
 
 __all__ = ["Monitor"]
@@ -57,7 +58,7 @@ class Monitor:
         self.loop = EventLoop()
         self.pump = OutputPump(self.loop, outlets.sinks)
         self.shared = SharedValues(order.host.replicas)
-        self.voices = HeardVoices(self.loop, self.condemn, self.shared.forget)
+        self.voices = HeardVoices(self.loop, self.condemn, self._forget_voice)
         self.watch = Watch(
             [replica.rank for replica in replicas],
             int(order.settings.grace * 1e9),
@@ -84,9 +85,12 @@ class Monitor:
         self.over_hosts = order.several_hosts
         self._reported_first = False
         self._stacks: dict[int, str] = {}
+        self._left: set[int] = set()
+        """The local ranks that have left their function."""
         self._records = records
         self._places: list[RankPlace] = []
         self._debugger: Debugging | None = None
+        self.meetings: Meetings | None = None
 
     def feed(self, event: WatchEvent) -> None:
         """Let ``watch`` decide which actions follow from this event, and carry them out."""
@@ -110,7 +114,7 @@ class Monitor:
         replica.note_end(at, status, why)
         self.voices.forget(replica)
         if replica.failure is None:  # a failure ends the others
-            self.shared.leave(*replica.local_ranks)
+            self._expect_no_call(*replica.local_ranks)
         self._forget_steps(*replica.local_ranks)
         if self._debugger is not None:
             self._debugger.forget(replica)
@@ -168,8 +172,35 @@ class Monitor:
 
     def left(self, *local_ranks: int) -> None:
         """Note that replicas have left their function: no other need wait for a call of theirs."""
-        self.shared.leave(*local_ranks)
+        self._expect_no_call(*local_ranks)
         self._forget_steps(*local_ranks)
+
+    def _expect_no_call(self, *local_ranks: int) -> None:
+        self.shared.leave(*local_ranks)
+        self._left.update(local_ranks)
+        if self.meetings is not None:
+            self.meetings.leave(*local_ranks)
+
+    def _forget_voice(self, voice: HeardVoice) -> None:
+        self.shared.forget(voice)
+        if self.meetings is not None:
+            self.meetings.forget(voice)
+
+    def meet(self, message: Meet, voice: HeardVoice) -> None:
+        """Have a replica wait for others, before a collective that has a time limit."""
+        if self.meetings is None:
+            # Imported here: a module that a template has loaded costs every replica pages.
+            from .meetings import Meetings
+
+            local_ranks = {each for replica in self.replicas for each in replica.local_ranks}
+            self.meetings = Meetings(self._records.first_rank, local_ranks, self._whereabouts)
+            self.meetings.leave(*self._left)
+        self.meetings.meet(message, voice, time.monotonic_ns())
+
+    def _whereabouts(self) -> str:
+        from xmp._processes.report.hang_texts import found
+
+        return found(self.where(), self.take_stacks(self.watch.live)).words
 
     def _forget_steps(self, *local_ranks: int) -> None:
         """Note that these replicas do not call ``preempted()`` any more."""
