@@ -26,6 +26,7 @@ from xmp._os import log
 from xmp._os.probe.resources import affinity
 from xmp._plan.clusters import per_device
 from xmp._processes import exit_status
+from xmp._processes.output.log_files import opened
 from xmp._words.errors import PlanError, ReplicaError, ReplicaTimeout, XmpError, visible
 from xmp._words.types import HostsByHand, Output, Request
 
@@ -58,9 +59,11 @@ def run(options: argparse.Namespace) -> int:
         _say(error)
         if agents:
             _record(error, agents)
+        _keep(error, options.log_dir)
         return _status_of(error)
     except XmpError as error:
         _say(error)
+        _keep(error, options.log_dir)
         return _FAILED
     except KeyboardInterrupt as error:
         if error.args:
@@ -182,6 +185,9 @@ def _output(options: argparse.Namespace, request: Request) -> Output | None:
 
         folder = tempfile.mkdtemp(prefix="xmp-logs-")
         log.say(f"xmp: the log files are in {folder}")
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(_report_in(folder))  # an earlier launch's
     given = {"log_dir": folder, "prefix": prefix, "show": show, "gather_logs": options.gather_logs}
     output = output_of(engine=options.engine, **given)
     return replace(output, streams=options.streams) if output is not None else None
@@ -234,6 +240,26 @@ def _record(error: ReplicaError, path: str) -> None:
             json.dump({"message": said}, file)
     except OSError as failed:
         print(f"xmp: {_ERROR_FILE}={path} cannot be written: {failed.strerror}", file=sys.stderr)
+
+
+def _report_in(folder: str) -> str:
+    """Return the path of the report; hosts may share the folder."""
+    return os.path.join(folder, f"error.{os.uname().nodename}.txt")
+
+
+def _keep(error: XmpError, folder: str | None) -> None:
+    """Write all that is known about the failure into the folder of the log files."""
+    if folder is None:
+        return
+    path = _report_in(folder)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)  # an engine's log files are elsewhere
+        os.close(opened(path))  # refuses what another user has put there
+        error.save(path)
+    except OSError as failed:
+        print(f"xmp: {path} cannot be written: {failed.strerror}", file=sys.stderr)
+    else:
+        print(f"xmp: all that is known about it is in {path}", file=sys.stderr)
 
 
 def _say(error: BaseException) -> None:

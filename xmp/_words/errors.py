@@ -25,7 +25,10 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import os
 
 __all__ = [
     "HostLost", "PlanError", "PortError", "ReplicaDied", "ReplicaError", "ReplicaRaised",
@@ -83,6 +86,8 @@ class XmpError(Exception):
     """With ``max_restarts``, the errors of the earlier attempts, oldest first."""
     _render_traceback_: ClassVar[Callable[[Any], list[str]]]
     """IPython calls this to show the error; the module that knows notebooks sets it."""
+    _about: tuple[Any, Sequence[Any]] | None = None
+    """What else ``save`` writes: the plan of the launch, and where each rank was, if known."""
     _ending: str = ""
     """The last part of the message; added text is inserted before it."""
 
@@ -91,6 +96,23 @@ class XmpError(Exception):
         found = code or code_in(args[0] if args and isinstance(args[0], str) else "")
         if found and isinstance(type(self).code, str):  # a subclass may have another, or a property
             self.code = found
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all that is known about the failed launch into one text file, for a bug report.
+
+        It has the whole error, where each rank was, all stacks and tracebacks, the last lines that
+        the replicas wrote, the plan and the facts of this host. Secrets are hidden where their
+        names or shapes tell them. Only this user may read the file.
+
+        Args:
+            path: the file; an old one is replaced.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        import importlib  # by name: this module imports nothing of xmp's
+
+        importlib.import_module("xmp._processes.report.bug_report").save(self, path)
 
     def __str__(self) -> str:
         """Return the text, with the code at the end of its first line."""

@@ -184,8 +184,10 @@ class Outcome:
     def error(self) -> BaseException | None:
         """Return what the launch has failed with: a time limit, a replica, or its supervisor."""
         error = self._error()
-        if isinstance(error, XmpError) and not self.ended_by:
-            add_choice(error, self._job.plan.choice)
+        if isinstance(error, XmpError):
+            error._about = self._job.plan, tuple(self._where_they_were)
+            if not self.ended_by:
+                add_choice(error, self._job.plan.choice)
         return error
 
     def first(self, failure: Failure) -> BaseException:

@@ -11,7 +11,7 @@ from xmp._processes.messages.thread_replicas import by_process
 from xmp._words.errors import PlanError
 from xmp._words.types import JobPlan, Output, ReplicaPlan
 
-__all__ = ["LogFile", "logs", "prepare", "shows"]
+__all__ = ["LogFile", "logs", "opened", "prepare", "shows"]
 
 # O_NOFOLLOW: a symbolic link of another user must not lead to another file (open(2)).
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -69,7 +69,7 @@ def _make_files(output: Output, processes: Sequence[ReplicaPlan], truncate: bool
                 if not logs(output, process, stream):
                     continue
                 path = output.log_file(process, stream)
-                descriptor = _opened(path)
+                descriptor = opened(path)
                 try:
                     if truncate:
                         os.ftruncate(descriptor, 0)
@@ -83,7 +83,7 @@ def _make_files(output: Output, processes: Sequence[ReplicaPlan], truncate: bool
         ) from error
 
 
-def _opened(path: str) -> int:
+def opened(path: str) -> int:
     """Open a regular file that is this user's alone, made if need be. Raises OSError for others.
 
     Another user who can write to the folder may have put something there that leads elsewhere: a
@@ -111,7 +111,7 @@ class LogFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.descriptor = _opened(path)
+        self.descriptor = opened(path)
         self.size = os.fstat(self.descriptor).st_size
         self.failed: OSError | None = None
 
