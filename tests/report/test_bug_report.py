@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import stat
@@ -13,9 +14,11 @@ import pytest
 
 import xmp
 from tests.support.launching import failure, never_returns
+from tests.support.lazily import lazily
 
 pytestmark = pytest.mark.failing
 
+torch = lazily("torch")
 SECRET = "hf_" + "a" * 24
 
 
@@ -89,6 +92,29 @@ def test_an_error_of_a_bad_request(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         xmp.XmpError("failed").save(tmp_path / "missing" / "report.txt")
+
+
+def raises_after_two(rank: int) -> None:
+    import torch.distributed as dist
+
+    xmp.init_process_group()
+    dist.all_reduce(xmp.all_reduce(torch.ones(3)))
+    if rank == 1:
+        raise ValueError("no")
+    dist.barrier()
+
+
+@pytest.mark.framework
+def test_torchs_record_of_its_collectives(tmp_path: Path) -> None:
+    """Beside the log files, and named in the error."""
+    error = failure("forkserver", raises_after_two, log_dir=tmp_path)
+    path = tmp_path / "rank1.collectives.json"
+    assert f"\n\nIts last collectives: {path}\n\n" in str(error)
+    entries = json.loads(path.read_text())["entries"]
+    assert [each["profiling_name"] for each in entries] == ["gloo:all_reduce"] * 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    xmp.spawn(abs, nprocs=2, runtime="cpu", log_dir=tmp_path)
+    assert not path.exists(), "it was an earlier launch's"
 
 
 def run(script: Path, logs: Path) -> subprocess.CompletedProcess[str]:

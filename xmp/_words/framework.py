@@ -65,6 +65,8 @@ class Framework(Protocol):
         which wait for it: their calls and this one's differ
     ``meet(name, seconds) -> str``  waits until all its ranks, on whatever hosts, have called it
         with this name; returns in words which have not come in time, the same on all
+    ``black_box() -> bytes``  the framework's own record of its last collectives, as JSON; called
+        when the user's function has raised
     ``averaging_members(group) -> Members``  the collectives that average gradients, where torch's
         DistributedDataParallel cannot do it
     """

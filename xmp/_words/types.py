@@ -160,8 +160,15 @@ class Output:
 
     def log_file(self, plan: ReplicaPlan, stream: str) -> str:
         """Return the path of the process's log file for ``stream``, "stdout" or "stderr"."""
+        return f"{self._log_path(plan)}.{stream}.log"
+
+    def black_box(self, plan: ReplicaPlan) -> str:
+        """Return the path of the framework's record of the process's last collectives."""
+        return f"{self._log_path(plan)}.collectives.json"
+
+    def _log_path(self, plan: ReplicaPlan) -> str:
         ranks = "-".join(str(each.rank) for each in (plan, *plan.thread_replicas))
-        return f"{self.log_dir}/rank{ranks}.{stream}.log"
+        return f"{self.log_dir}/rank{ranks}"
 
 
 @dataclass(frozen=True)

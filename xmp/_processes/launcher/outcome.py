@@ -212,6 +212,11 @@ class Outcome:
 
     def _named(self, error: ReplicaError) -> ReplicaError:
         error.host, error._place = self.host, self._place_of(error.rank)
+        output, plan = self._job.settings.output, self._plans.get(error.rank)
+        if output is not None and output.log_dir is not None and plan is not None:
+            path = output.black_box(plan)
+            if os.path.exists(path):
+                error._add(f"Its last collectives: {path}")
         return error
 
     def _place_of(self, rank: int) -> int | None:

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 
 from xmp._processes.messages.thread_replicas import by_process
 from xmp._words.errors import PlanError
@@ -65,6 +66,8 @@ def _make_files(output: Output, processes: Sequence[ReplicaPlan], truncate: bool
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         for process in processes:
+            with suppress(FileNotFoundError):
+                os.unlink(output.black_box(process))  # an earlier attempt's
             for stream in ("stdout", "stderr"):
                 if not logs(output, process, stream):
                     continue

@@ -45,6 +45,7 @@ from .reports import (
     exit_called,
     exit_code,
     failed_code,
+    keep_black_box,
     parents_hook,
     record,
     report_failure,
@@ -129,7 +130,11 @@ def run(role: Role) -> None:
     except BaseException as error:
         signals.keep_deferred()
         code = failed_code(framework, error)
-        report_raised(channel, record(error, role.failing_rank, timeline, sending), error, hook)
+        raised = record(error, role.failing_rank, timeline, sending)
+        output = common.order.settings.output
+        if output is not None and output.log_dir is not None:
+            keep_black_box(framework, output.black_box(plan))
+        report_raised(channel, raised, error, hook)
     leave(framework, channel, code, common.order.settings.grace)
 
 

@@ -6,6 +6,7 @@ After the report of an exception the program's excepthook is called.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # without the enums of signal: in forks
+import os
 import sys
 import time
 import traceback
@@ -28,8 +29,8 @@ from .channel import SupervisorChannel
 
 __all__ = [
     "ExceptHook", "call_hook", "exit_called", "exit_code", "exit_status", "failed_code",
-    "hold_sigterm", "parents_hook", "raising_sigterm", "record", "report_failure", "report_raised",
-    "send_result",
+    "hold_sigterm", "keep_black_box", "parents_hook", "raising_sigterm", "record", "report_failure",
+    "report_raised", "send_result",
 ]  # fmt: skip
 
 _LONGEST_WORDS = 1024
@@ -117,6 +118,17 @@ def failed_code(framework: Framework | None, error: BaseException) -> int:
         return int(own(error)) if own is not None and isinstance(error, Exception) else 1
     except Exception:  # a closed stderr, an error without text: the report must still be sent
         return 1
+
+
+def keep_black_box(framework: Framework | None, path: str) -> None:
+    """Write the framework's record of its last collectives, if it has one, for this user alone."""
+    read = getattr(framework, "black_box", None)
+    with suppress(Exception):  # the failure must still be reported
+        found = read() if read is not None else b""
+        if found:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with open(os.open(path, flags, 0o600), "wb") as file:
+                file.write(found)
 
 
 def record(
