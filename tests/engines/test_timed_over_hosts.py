@@ -1,4 +1,4 @@
-"""``timeout=`` of collectives whose ranks are on two hosts."""
+"""Collectives whose ranks are on two hosts: ``timeout=``, and XMP_CHECK=1."""
 
 from __future__ import annotations
 
@@ -37,3 +37,29 @@ def before_the_group(rank: int) -> str:
 def test_torch_needs_its_group_first() -> None:
     for said in xmp.launch(before_the_group, runtime="cpu", **TWO):
         assert "call xmp.init_process_group(timeout=...) before it" in said
+
+
+def differs(rank: int) -> list[str]:
+    first = outcome(lambda: xmp.all_gather(1) if rank == 3 else xmp.barrier())
+    second = outcome(lambda: xmp.all_reduce(1, "max" if rank == 0 else "sum", timeout=60))
+    return [first, second, outcome(lambda: xmp.all_reduce(1))]
+
+
+@pytest.mark.parametrize("runtime", ["cpu", "jax"])
+def test_calls_that_differ(runtime: str) -> None:
+    env = {"XMP_CHECK": "1"}
+    if runtime == "cpu":
+        results = xmp.launch(formed, runtime=runtime, env=env, **TWO)
+    else:
+        results = xmp.launch(differs, runtime=runtime, env=env, **TWO)
+    for first, second, third in results:
+        assert first.startswith("RuntimeError: the ranks' calls of collective "), first
+        assert "ranks 0-2: barrier() at" in first
+        assert "rank 3: all_gather() at" in first
+        assert "rank 0: all_reduce(max of number, timeout) at" in second
+        assert third == "returned 4"
+
+
+def formed(rank: int) -> list[str]:
+    xmp.init_process_group()
+    return differs(rank)

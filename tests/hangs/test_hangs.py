@@ -1,4 +1,4 @@
-"""A hundred hangs, each with its culprit; a few of them for each change."""
+"""A hundred hangs, each with its culprit, and forty programs without; a few for each change."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from .cases import CASES
+from .healthy import HEALTHY
 from .main import EXPECTED
 
 SAMPLE = (
@@ -19,6 +20,13 @@ SAMPLE = (
     "wrong_group",
     "nothing_tells_them_apart",
     "2_hosts",
+)
+
+
+HEALTHY_SAMPLE = (
+    "in_one_native_call-xmp_barrier",
+    "says_that_it_lives-xmp_all_reduce",
+    "downloads-torch_all_reduce",
 )
 
 
@@ -54,3 +62,22 @@ def test_no_wrong_name_and_one_of_twenty_five_missed_at_most(quarter: int) -> No
     print(counts, *wrong, sep="\n")
     assert ", 0 wrong names, " in counts, (counts, wrong)
     assert len(wrong) <= 1, (counts, wrong)
+
+
+def said_of_healthy_programs(*names: str) -> list[str]:
+    command = [sys.executable, "-m", "tests.hangs.healthy", *names]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.failing
+@pytest.mark.framework
+def test_nothing_is_said_of_a_few_healthy_programs() -> None:
+    assert said_of_healthy_programs(*HEALTHY_SAMPLE) == ["3 of 3: nothing said"]
+
+
+@pytest.mark.hangs
+@pytest.mark.slow
+def test_nothing_is_said_of_forty_healthy_programs() -> None:
+    assert len(HEALTHY) == 40
+    assert said_of_healthy_programs() == ["40 of 40: nothing said"]

@@ -262,7 +262,9 @@ def _joined(
     name: str = getattr(scope, "group_name", "")  # none: all replicas
     group = within(state, name, getattr(scope, "ranks", ()))
     limit = None if seconds is None else Limit(state, scope, seconds)
-    return Joined(state, operation, data, group, getattr(scope, "abandon", None), limit)
+    gather = scope.all_gather if state.info.world_size > state.info.local_world_size else None
+    abandon = getattr(scope, "abandon", None)
+    return Joined(state, operation, data, group, abandon, limit, gather)
 
 
 def _scope(state: ReplicaState, what: str, group: Any) -> Framework | Members:

@@ -119,15 +119,19 @@ class ReplicaState:
         self.record: OwnRecord | None = None  # of a replica whose supervisor looks at it
         self.pid, self.thread = _pid, _thread()
         self.broken = ""  # why no collective may follow; empty: it may
-        self._checks: bool | None = None
+        self._checks: str | None = None
         self.meetings: dict[int, int] = {}
         """How many collectives with a time limit each group has had, of calls without a record."""
 
     def checks(self) -> bool:
         """Return whether calls of collectives are compared; XMP_CHECK is read once."""
         if self._checks is None:
-            self._checks = os.environ.get("XMP_CHECK") != "0"
-        return self._checks
+            self._checks = os.environ.get("XMP_CHECK", "")
+        return self._checks != "0"
+
+    def checks_hosts(self) -> bool:
+        """Return whether the calls of other hosts are compared too."""
+        return self.checks() and self._checks == "1"
 
     def is_own(self) -> bool:
         """Return whether this is the replica's own thread, not another thread or a child of it."""

@@ -11,8 +11,9 @@ and raise the same error. No rank returns a wrong number. What must be equal is 
 arguments, and the data types, shapes and structure of what is reduced; a different line of the
 program is no difference, since branches of it may call the same collective.
 
-XMP_CHECK=0 switches the comparison off. Ranks of other hosts are not compared: their records lie
-in the memory of their own host.
+XMP_CHECK=0 switches the comparison off. The records of other hosts lie in their own memory: with
+XMP_CHECK=1 the ranks of a call send each other what they are about to do, in one more collective,
+which is the same for all of them whatever comes after it.
 
 **With a time limit** the ranks first meet, through the supervisor or, over hosts, through the
 framework's own store. One process decides whether all have come: all ranks raise, or none.
@@ -31,7 +32,9 @@ from xmp._os import signals
 from .limits import Limit, meeting_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from xmp._words.record import Record
 
     from .identity import OwnRecord, ReplicaState
 
@@ -72,8 +75,8 @@ class Joined:
     Not one of contextlib's, which takes longer than all that this one does.
     """
 
-    __slots__ = ("_abandon", "_data", "_group", "_limit", "_operation", "_place", "_record",
-                 "_signature", "_state")  # fmt: skip
+    __slots__ = ("_abandon", "_data", "_gather", "_group", "_limit", "_operation", "_place",
+                 "_record", "_signature", "_state")  # fmt: skip
 
     def __init__(
         self,
@@ -83,6 +86,7 @@ class Joined:
         group: Group = ALL,
         abandon: Callable[[str], None] | None = None,
         limit: Limit | None = None,
+        gather: Callable[[Any], Sequence[Any]] | None = None,
     ) -> None:
         """Prepare one call.
 
@@ -93,9 +97,10 @@ class Joined:
             group: the ranks that take part.
             abandon: makes the group unusable on all its ranks, and says why.
             limit: how the ranks meet first, and for how long this one waits.
+            gather: all_gather of the group, if its ranks are on several hosts.
         """
         self._state, self._operation, self._data = state, operation, data
-        self._group, self._abandon, self._limit = group, abandon, limit
+        self._group, self._abandon, self._limit, self._gather = group, abandon, limit, gather
 
     def __enter__(self) -> None:
         record = self._state.record
@@ -114,19 +119,35 @@ class Joined:
         self._place = number, self._record.enter(entry, number, members)
         if self._differing():
             self._refuse()
-        if self._limit is not None:
-            self._meet()
-
-    def _meet(self) -> None:
-        assert self._record is not None
-        assert self._limit is not None
+        if self._limit is None and self._gather is None:
+            return
         try:
-            self._limit.meet(self._operation, self._group.ranks, *self._place)
+            if self._limit is not None:
+                self._limit.meet(self._operation, self._group.ranks, *self._place)
+            if self._gather is not None and self._compares:
+                self._compare(self._gather)
         except BaseException as error:
             if isinstance(error, Exception) and self._differing():
                 self._refuse(error)  # another rank has called the meeting off
             self._record.leave()
             raise
+
+    @property
+    def _compares(self) -> bool:
+        """Whether all ranks send each other their calls, those of this host too."""
+        return self._gather is not None and self._state.checks_hosts()
+
+    def _compare(self, gather: Callable[[Any], Sequence[Any]]) -> None:
+        """Raise on all ranks if their calls differ. No data has moved: the group stays usable."""
+        assert self._record is not None
+        own = self._record.read(self._state.info.local_rank)
+        called = gather((self._signature, _call(own)))
+        if len({signature for signature, _ in called}) == 1:
+            return
+        ranks = self._group.ranks or range(len(called))
+        raise RuntimeError(
+            self._difference((rank, words) for rank, (_, words) in zip(ranks, called))
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
@@ -139,7 +160,7 @@ class Joined:
 
     def _differing(self) -> list[int]:
         assert self._record is not None
-        if not self._state.checks():
+        if not self._state.checks() or self._compares:
             return []
         return self._record.differing(*self._place, self._signature)
 
@@ -148,21 +169,13 @@ class Joined:
 
         The record stays as it is: the others find the difference in it when their call fails.
         """
-        with signals.deferred():
-            from xmp._words.record import ranks  # no program that goes well needs it
-
         assert self._record is not None
-        info = self._state.info
-        first = info.rank - info.local_rank
-        sides: dict[str, list[int]] = {}
+        info, calls = self._state.info, []
         for local_rank in range(info.local_world_size):
             record = self._record.read(local_rank)
-            if (record.inside, record.group, record.number) != (True, *self._place):
-                continue  # not there yet
-            words = f"{record.operation}({record.detail}) at {record.site}"
-            sides.setdefault(words, []).append(first + local_rank)
-        text = "\n".join(f"  {ranks(group)}: {words}" for words, group in sides.items())
-        message = f"the ranks' calls of collective {self._place[1]} differ:\n{text}"
+            if (record.inside, record.group, record.number) == (True, *self._place):
+                calls.append((info.rank - info.local_rank + local_rank, _call(record)))
+        message = self._difference(calls)
         if self._state.channel is not None:
             self._state.channel.call_off(meeting_of(*self._place), message)
         if self._abandon is not None:
@@ -170,6 +183,21 @@ class Joined:
         else:
             self._state.broken = f"no collective can follow one that was refused: {message}"
         raise RuntimeError(message) from cause
+
+    def _difference(self, calls: Iterable[tuple[int, str]]) -> str:
+        """Return the text of the error, with the ranks of each side."""
+        with signals.deferred():
+            from xmp._words.record import ranks  # no program that goes well needs it
+
+        sides: dict[str, list[int]] = {}
+        for rank, words in calls:
+            sides.setdefault(words, []).append(rank)
+        text = "\n".join(f"  {ranks(group)}: {words}" for words, group in sides.items())
+        return f"the ranks' calls of collective {self._place[1]} differ:\n{text}"
+
+
+def _call(record: Record) -> str:
+    return f"{record.operation}({record.detail}) at {record.site}"
 
 
 # --- what is written ------------------------------------------------------------------------------
