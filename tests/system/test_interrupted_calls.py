@@ -109,7 +109,12 @@ def test_after_a_request_for_stacks(name: str, tmp_path: Path) -> None:
     until(lambda: len([*tmp_path.glob("begun*")]) == 2)
     for _ in range(3):
         context.stacks()
+
+    def interrupted() -> bool:
+        context.stacks()
+        return len([*tmp_path.glob("interrupted*")]) == 2
+
     if name in LIBRARIES:
-        until(lambda: context.stacks() and len([*tmp_path.glob("interrupted*")]) == 2, 30)
+        until(interrupted, 30)
     (tmp_path / "asked").write_text("")
     assert context.join()
