@@ -57,6 +57,29 @@ def test_one_rank_has_not_come(name: str) -> None:
     assert [notice.seconds for _, notice in found] == [at - 1 for at, _ in expected]
 
 
+def test_ranks_of_other_hosts_may_be_missing() -> None:
+    """They are asked three times; the last time it is no excuse that they work."""
+    waits = Waits(LIMIT, others=True)
+    moments = ((at, [inside(0, at), inside(1, at)]) for at in range(EVERY, 500, EVERY))
+    found = said(waits, moments)
+    assert [(at, notice.absent, notice.works) for at, notice in found] == [
+        (30, (), False),
+        (90, (), False),
+        (300, (), True),
+    ]
+    assert waits.last_work() is None, "what they do is known there"
+
+
+def test_a_group_of_this_host_is_complete_without_others() -> None:
+    waits = Waits(LIMIT, others=True)
+    group = {"group": 5, "members": (0, 1)}
+    moments = (
+        (at, [inside(0, at, **group), inside(1, at, **group), outside(2, at)])
+        for at in range(EVERY, 500, EVERY)
+    )
+    assert said(waits, moments) == []
+
+
 def test_a_rank_that_stops_working_has_the_limit_from_then_on() -> None:
     waits = Waits(LIMIT)
     moments = (

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from xmp._words.record import Record
 
-__all__ = ["LOOKS", "VARIABLE", "Idle", "Look", "Notice", "Waits", "limit_of"]
+__all__ = ["LOOKS", "VARIABLE", "Idle", "Look", "Notice", "Waits", "limit_of", "works"]
 
 VARIABLE = "XMP_HANG_NOTICE"
 _DEFAULT = "30"
@@ -32,6 +32,8 @@ PATIENCE = 3
 """How many times the longest wait so far is no reason for a word; also until the second one."""
 WORKING = 10
 """How many times longer ranks that work are waited for."""
+ELSEWHERE = (1, PATIENCE, WORKING)
+"""How many times the limit ranks of other hosts are waited for until those are asked, each time."""
 LOOKS = 6
 """Looks within a limit."""
 
@@ -75,9 +77,10 @@ class Notice:
     """A wait that is worth a word."""
 
     absent: tuple[int, ...]
+    """Empty: all of this host have come, and those of other hosts are to be asked."""
     seconds: int
     works: bool
-    """Whether those that have not come work."""
+    """Whether those that have not come work; of other hosts: whether that is no excuse any more."""
 
 
 @dataclass
@@ -108,19 +111,25 @@ class Waits:
     """The longest wait that has ended well."""
     begun: int = 0
     """No wait counts before that time."""
+    others: bool = False
+    """Whether collectives of all ranks have ranks of other hosts."""
     _known: dict[Wait, _Known] = field(default_factory=dict)
 
     def look(self, looks: Iterable[Look]) -> list[Notice]:
         """Take what is seen of all ranks of this host; return what is worth a word now."""
         by_rank = {look.rank: look for look in looks}
-        now = _waits(by_rank)
+        now = _waits(by_rank, self.others)
         for wait in [*self._known]:
             if wait not in now:
                 self._ended(wait, by_rank)
         notices = []
         for wait, (inside, absent) in now.items():
             known = self._note(wait, inside, absent)
-            notice = self._due(known, absent, inside[0].record.operation)
+            notice = (
+                self._due(known, inside[0], absent)
+                if absent
+                else self._due_elsewhere(known, inside[0])
+            )
             if notice is not None:
                 known.said += 1
                 notices.append(notice)
@@ -139,7 +148,8 @@ class Waits:
 
     def last_work(self) -> int | None:
         """Return since when no rank that is waited for has worked; None while none is."""
-        return min((known.idle_since for known in self._known.values()), default=None)
+        idle = (known.idle_since for known in self._known.values() if known.first)
+        return min(idle, default=None)
 
     def _ended(self, wait: Wait, by_rank: dict[int, Look]) -> None:
         known = self._known.pop(wait)
@@ -151,22 +161,30 @@ class Waits:
         known = self._known.setdefault(wait, _Known(since, {}))
         for look in absent:
             first = known.first.setdefault(look.rank, look)
-            if _works(first, look, known.since):
+            if works(first, look, known.since):
                 known.worked = look.at
                 known.first[look.rank] = look  # what it does from here on
         return known
 
-    def _due(self, known: _Known, absent: list[Look], operation: str) -> Notice | None:
+    def _due_elsewhere(self, known: _Known, inside: Look) -> Notice | None:
+        if not self.limit or known.said >= len(ELSEWHERE):
+            return None
+        waited = inside.at - known.since
+        if waited < ELSEWHERE[known.said] * max(self.limit, PATIENCE * self.longest):
+            return None
+        return Notice((), waited // 1_000_000_000, ELSEWHERE[known.said] == WORKING)
+
+    def _due(self, known: _Known, inside: Look, absent: list[Look]) -> Notice | None:
         if not self.limit or known.said >= 2:
             return None
         at = absent[0].at
         limit = max(self.limit, PATIENCE * self.longest) * (PATIENCE if known.said else 1)
         # What one rank makes for all of its host is meant to take its time.
-        works = operation == "once_per_host" or at - known.idle_since < limit
-        if works and at - known.since < WORKING * limit:
+        active = inside.record.operation == "once_per_host" or at - known.idle_since < limit
+        if active and at - known.since < WORKING * limit:
             return None
         ranks = tuple(sorted(look.rank for look in absent))
-        return Notice(ranks, (at - known.since) // 1_000_000_000, works)
+        return Notice(ranks, (at - known.since) // 1_000_000_000, active)
 
 
 @dataclass
@@ -183,7 +201,7 @@ class Idle:
         first = self._first
         if first.keys() != {look.rank for look in looks} or any(
             look.record.since != first[look.rank].record.since
-            or _works(first[look.rank], look, first[look.rank].at)
+            or works(first[look.rank], look, first[look.rank].at)
             for look in looks
         ):
             self._first, self._asked = {look.rank: look for look in looks}, 0
@@ -202,8 +220,11 @@ class Idle:
             self._first[look.rank] = replace(look, at=first.at)
 
 
-def _waits(by_rank: dict[int, Look]) -> dict[Wait, tuple[list[Look], list[Look]]]:
-    """Return (those inside, those that have not come) for each collective that is waited in."""
+def _waits(by_rank: dict[int, Look], others: bool) -> dict[Wait, tuple[list[Look], list[Look]]]:
+    """Return (those inside, those that have not come) for each collective that is waited in.
+
+    Of one in which ``others`` take part, on other hosts, it is not known here whether they have.
+    """
     found: dict[Wait, list[Look]] = {}
     for look in by_rank.values():
         if look.record.inside:
@@ -217,12 +238,12 @@ def _waits(by_rank: dict[int, Look]) -> dict[Wait, tuple[list[Look], list[Look]]
             for rank in members
             if rank in by_rank and rank not in come and not by_rank[rank].record.has_left(*wait)
         ]
-        if absent:
+        if absent or (others and wait[0] == 0):
             waits[wait] = inside, absent
     return waits
 
 
-def _works(first: Look, now: Look, since: int) -> bool:
+def works(first: Look, now: Look, since: int) -> bool:
     """Return whether a rank has done something between two looks."""
     if now.record.beat > max(since, first.at) or now.moved > first.moved:
         return True

@@ -73,6 +73,8 @@ class RankPlace:
     """The innermost frame of the user's code; None: there is none, or it is not known."""
     doing: str = ""
     """What the kernel says of it: "asleep", "running" …; empty: not known."""
+    works: bool = False
+    """Whether it has done something of late; known only where ranks of other hosts may wait."""
     ended: str = ""
     """``RETURNED`` or ``ENDED``; empty: it runs."""
 

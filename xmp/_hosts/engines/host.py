@@ -60,7 +60,8 @@ class Host:
         elif isinstance(message, messages.StackTexts):
             self.stacks, self.places = message
         else:
-            return isinstance(message, (PortsHeld, messages.PreemptAnswer, *_FOR_THE_AGENT))
+            own = (PortsHeld, messages.PreemptAnswer, messages.WaitedLong)
+            return isinstance(message, (*own, *_FOR_THE_AGENT))
         return True
 
     @property

@@ -30,6 +30,7 @@ from xmp._processes.messages.launch import (
     StackTexts,
     Stop,
     TakeStacks,
+    WaitedLong,
 )
 from xmp._processes.messages.order import PackedCall
 from xmp._processes.system import linux
@@ -73,7 +74,7 @@ class HostsLaunch(Launch):
         self.hosts: list[Host] = []
         self.agents: Sequence[Agent] = ()
         self.output = HostsOutput(len(orders), packed.cell)
-        self._stacks = StacksOfHosts()
+        self._stacks = StacksOfHosts(self._note_wait)
         self._group, self._orders, self._packed, self._planned = group, orders, packed, planned
         self._port = 0
         """Which host 0 has found, once it has."""
@@ -197,6 +198,9 @@ class HostsLaunch(Launch):
             event = rules.PortsFound(message.port)
         elif isinstance(message, StackTexts):
             self._stacks.came()
+        elif isinstance(message, WaitedLong):
+            if self._stacks.ask_who_is_late(self.hosts, message.late):
+                self.order(TakeStacks())
         elif isinstance(message, PreemptAnswer):
             event = rules.HostAnswered(index, message.agreed)
         elif isinstance(message, Done):
@@ -319,6 +323,9 @@ class HostsLaunch(Launch):
     def host_of(self, rank: int) -> Host:
         """Return the host that runs a replica."""
         return self.hosts[rank // len(self.job.plan.hosts[0].replicas)]
+
+    def _note_wait(self, words: str) -> None:
+        self.events.add([("waiting", time.monotonic_ns(), None, None, words)])
 
     def live_stacks(self) -> dict[int, str]:
         """Return the current stacks of all live replicas, by rank."""

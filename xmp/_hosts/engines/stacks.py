@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from xmp._os import log
 from xmp._os.log import say
-from xmp._processes.report.hang_texts import living
+from xmp._processes.report.hang_texts import living, noticed_over_hosts
 from xmp._words.record import RankPlace
 
 from .host import Host
@@ -21,10 +21,16 @@ class StacksOfHosts:
     seconds = 3.0
     """How long answers are waited for; a supervisor takes at most 1 s for its replicas."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[str], None]) -> None:
+        """Call ``note`` with what is said unasked."""
+        self._note = note
         self._hosts: Sequence[Host] = ()
         self._prints: float | None = None
         """Until when answers are waited for, to print them."""
+        self._asked = True
+        """Whether the user has asked, and not a host whose replicas wait."""
+        self._late = False
+        self._noticed = "", 0
 
     def ask(self, hosts: Sequence[Host], prints: bool = False) -> None:
         """Forget earlier answers. If it ``prints``, do that when all hosts have answered."""
@@ -32,7 +38,19 @@ class StacksOfHosts:
         for host in hosts:
             host.stacks = None
         if prints:
-            self._prints = time.monotonic() + self.seconds
+            self._prints, self._asked = time.monotonic() + self.seconds, True
+
+    def ask_who_is_late(self, hosts: Sequence[Host], late: bool) -> bool:
+        """Prepare to name ranks that others wait for; return False while an answer is awaited.
+
+        ``late``: name them even if they work.
+        """
+        if self._prints is not None:
+            self._late = self._late or late
+            return False
+        self.ask(hosts, prints=True)
+        self._asked, self._late = False, late
+        return True
 
     def have_come(self) -> bool:
         """Return whether all hosts have answered that can."""
@@ -61,9 +79,23 @@ class StacksOfHosts:
 
     def _print(self) -> None:
         self._prints = None
+        if not self._asked:
+            self._say_who_is_late()
+            return
         silent = self._silent()
         where = living(self._found(), self._places())
         say("\n".join([where, *([f"no stacks: {silent}"] if silent else [])]))
+
+    def _say_who_is_late(self) -> None:
+        """Say it once, though each host has its replicas waiting; nothing if a host is silent."""
+        places = self._places()
+        words = noticed_over_hosts(places, self._found(), self._late)
+        number = max((place.record.number for place in places), default=0)
+        what = words.partition("(")[0], number  # without the seconds
+        if words and not self._silent() and what != self._noticed:
+            self._noticed = what
+            say(f"xmp: {words}")
+            self._note(words)
 
     def _silent(self) -> str:
         """Return which hosts have not answered; empty if all have."""

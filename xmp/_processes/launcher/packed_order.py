@@ -67,6 +67,7 @@ def make_order(
         events=job.telling is not None or (job.relay is not None and job.relay.events),
         phases=phases,
         several_hosts=job.hosts is not None,
+        for_driver=job.hosts is not None and job.relay is not None,
         key=os.urandom(KEY_SIZE) if job.hosts is None else job.hosts.replica_key(),
     )
     image = [call.image] if order.has_file else []

@@ -175,7 +175,7 @@ class SupervisedLaunch(Launch):
         elif isinstance(message, messages.DebuggerLeft):
             self.progress.close()
             self.lender.left(message)
-        else:
+        elif not isinstance(message, messages.WaitedLong):  # which only the driver answers
             self._report_failure(message, files)
 
     def _report_failure(self, message: Message, files: list[int]) -> None:

@@ -14,7 +14,8 @@ with it; ``catalog`` finds its class by its name. A receiver has a table from cl
                                                 InterruptDebugger
     supervisor -> launcher       launch         ReplicasStarted; ReplicaPhase, ReplicaEntered,
                                                 ReplicaReturned, ReplicaEnded, Events, StackTexts,
-                                                PreemptAnswer; AtBreakpoint, DebuggerLeft; Done,
+                                                WaitedLong; PreemptAnswer; AtBreakpoint,
+                                                DebuggerLeft; Done,
                                                 or UnsafeToFork, LoadFailed, CannotMake
     replica -> supervisor        replica        PhaseBegun, FunctionEntered, then ResultReady,
                                                 ExitCalled or ExceptionRaised; FunctionLeft (of

@@ -16,6 +16,7 @@ __all__ = [
     "PreemptElsewhere", "ProgressElsewhere", "ProgressMade", "ProposedStep", "ReplicaEnded",
     "ReplicaEntered", "ReplicaPhase", "ReplicaReturned", "ReplicasStarted", "Resume", "SetGrace",
     "StackTexts", "StartLaunch", "StepReached", "Stop", "TakeStacks", "UnsafeToFork",
+    "WaitedLong",
 ]  # fmt: skip
 
 
@@ -176,6 +177,13 @@ class StepReached(NamedTuple):
 
     round: int
     step: int
+
+
+class WaitedLong(NamedTuple):
+    """Replicas of this host have waited long in a collective; the driver asks all who is late."""
+
+    late: bool
+    """Whether a replica that has not come is to be named even if it works."""
 
 
 class ProgressMade(NamedTuple):

@@ -12,7 +12,7 @@ from xmp._words.record import Frame, RankPlace, ranks
 from .short_text import library_of
 from .stack_texts import frames_of, grouped
 
-__all__ = ["found", "living", "noticed"]
+__all__ = ["found", "living", "noticed", "noticed_over_hosts"]
 
 
 def found(places: Sequence[RankPlace], stacks: Mapping[int, str]) -> Finding:
@@ -26,6 +26,18 @@ def living(stacks: Mapping[int, str], places: Sequence[RankPlace]) -> str:
     """Return the text that is printed on request (Ctrl-\\)."""
     head = ["xmp: where the living replicas are:", found(places, stacks).words]
     return "\n".join([*filter(None, head), *grouped(stacks)])
+
+
+def noticed_over_hosts(places: Sequence[RankPlace], stacks: Mapping[int, str], late: bool) -> str:
+    """Return the line that is said unasked in a launch over hosts; empty if there is none to say.
+
+    ``late``: name ranks even if they work.
+    """
+    finding = found(places, stacks)
+    works = any(place.works for place in places if place.rank in finding.suspects)
+    if not finding.suspects or (works and not late):
+        return ""
+    return noticed(finding, [Notice(finding.suspects, 0, works)])
 
 
 def noticed(finding: Finding, notices: Sequence[Notice]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from xmp._processes.system.doing import doing
 from xmp._processes.system.records import Records
@@ -14,10 +14,16 @@ from .replica_handle import ReplicaHandle
 __all__ = ["places"]
 
 
-def places(replicas: Iterable[ReplicaHandle], records: Records, watch: bool) -> list[RankPlace]:
+def places(
+    replicas: Iterable[ReplicaHandle], records: Records, watch: bool, working: Collection[int]
+) -> list[RankPlace]:
     """Return the place of each rank, without its stack.
 
-    ``watch``: look for a tenth of a second which of them use a processor.
+    Args:
+        replicas: all of this host.
+        records: theirs.
+        watch: look for a tenth of a second which of them use a processor.
+        working: the ranks that have done something of late.
     """
     replicas = list(replicas)
     known = doing([each.pid for each in replicas if not each.ended], watch)
@@ -27,6 +33,7 @@ def places(replicas: Iterable[ReplicaHandle], records: Records, watch: bool) -> 
             record=records.read(local_rank),
             at=time.monotonic_ns(),
             doing=known.get(replica.pid, ""),
+            works=rank in working,
             ended=_end(replica),
         )
         for replica in replicas

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from xmp._os import proc
+from xmp._processes.messages.launch import WaitedLong
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.system import processes
 from xmp._processes.system.records import Records
-from xmp._rules.notices import LOOKS, Idle, Look, Notice, Waits, limit_of
+from xmp._rules.notices import LOOKS, Idle, Look, Notice, Waits, limit_of, works
 
 if TYPE_CHECKING:
     from .monitor import Monitor
@@ -38,10 +39,13 @@ class HangWatch:
         self._monitor = monitor
         self._records = records
         notice = limit_of(os.environ)
-        self._waits, self._idle = Waits(notice), Idle(notice)
+        self._waits, self._idle = Waits(notice, others=order.for_driver), Idle(notice)
+        self._for_driver = order.for_driver
+        self._last: dict[int, Look] = {}
         limits = [limit for limit in (notice, order.settings.hang) if limit]
         many = max(1, records.count // _MANY)
-        self._period = many * min(limits) // LOOKS if limits and records.count > 1 else 0
+        alone = records.count < 2 and not order.for_driver
+        self._period = 0 if alone or not limits else many * min(limits) // LOOKS
         self.due: int | None = time.monotonic_ns() + self._period if self._period else None
         """When to look next; None: never."""
 
@@ -56,12 +60,24 @@ class HangWatch:
         if self.due is None:
             return
         looks = self._looks()
+        self._note_work(looks)
         notices = self._waits.look(looks)
+        if self._for_driver:
+            for each in notices:
+                self._monitor.connection.post(WaitedLong(each.works))
+            notices = []
         if notices or (self.last_work() is None and self._idle.look(looks)):
             self._say(notices)
             looks = self._looks()
             self._waits.begin_again(looks)
             self._idle.begin_again(looks)
+
+    def _note_work(self, looks: Sequence[Look]) -> None:
+        last, self._last = self._last, {look.rank: look for look in looks}
+        self._monitor.working = frozenset(
+            rank for rank, look in self._last.items()
+            if rank in last and works(last[rank], look, last[rank].at)
+        )  # fmt: skip
 
     def last_work(self) -> int | None:
         """Return since when no rank that others wait for has worked; None while none is."""

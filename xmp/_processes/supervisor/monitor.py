@@ -91,6 +91,8 @@ class Monitor:
         self._places: list[RankPlace] = []
         self._debugger: Debugging | None = None
         self.meetings: Meetings | None = None
+        self.working: frozenset[int] = frozenset()
+        """The ranks that have done something between the last two looks of ``hang_watch``."""
 
     def feed(self, event: WatchEvent) -> None:
         """Let ``watch`` decide which actions follow from this event, and carry them out."""
@@ -251,7 +253,8 @@ class Monitor:
         # Imported here: a module that a template has loaded costs every replica pages.
         from .hang_places import places
 
-        return places(self.replicas, self._records, self.watch.verdict().overdue is not None)
+        watch = self.watch.verdict().overdue is not None
+        return places(self.replicas, self._records, watch, self.working)
 
     def post_events(self) -> None:
         """Post the recorded events, if the launch has ``events=``."""
