@@ -86,3 +86,9 @@ def test_how_long_one_wait_may_take() -> None:
         assert signals.step(None) == signals._LOOK_SECONDS
         assert signals.step(9.0) == signals._LOOK_SECONDS
         assert signals.step(0.5) == 0.5
+
+
+def test_an_error_takes_the_code_of_its_text() -> None:
+    """It may come from another process, as text."""
+    assert xmp.XmpError("rank 1 ended [XMP-R03]\nmore").code == "XMP-R03"
+    assert xmp.XmpError("rank 1 ended").code == xmp.XmpError().code == "XMP-X01"
