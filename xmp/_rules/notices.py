@@ -21,7 +21,17 @@ from dataclasses import dataclass, field, replace
 
 from xmp._words.record import Record
 
-__all__ = ["LOOKS", "VARIABLE", "Idle", "Look", "Notice", "Waits", "limit_of", "works"]
+__all__ = [
+    "LOOKS",
+    "LOOKS_AT_REST",
+    "VARIABLE",
+    "Idle",
+    "Look",
+    "Notice",
+    "Waits",
+    "limit_of",
+    "works",
+]
 
 VARIABLE = "XMP_HANG_NOTICE"
 _DEFAULT = "30"
@@ -34,8 +44,8 @@ WORKING = 10
 """How many times longer ranks that work are waited for."""
 ELSEWHERE = (1, PATIENCE, WORKING)
 """How many times the limit ranks of other hosts are waited for until those are asked, each time."""
-LOOKS = 6
-"""Looks within a limit."""
+LOOKS, LOOKS_AT_REST = 6, 2
+"""Looks within a limit: while some rank waits for others, and while none does."""
 
 Wait = tuple[int, int]
 """Group and number of a collective."""
@@ -134,6 +144,11 @@ class Waits:
                 known.said += 1
                 notices.append(notice)
         return notices
+
+    @property
+    def any(self) -> bool:
+        """Whether the last look has seen a wait."""
+        return bool(self._known)
 
     def restart(self, now: int) -> None:
         """Forget the time before ``now``: the launch was stopped (Ctrl-Z), or debugged."""

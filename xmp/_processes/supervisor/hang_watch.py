@@ -1,8 +1,10 @@
 """Looks at the records a few times within the limit, and says unasked who has not come.
 
-A look reads shared memory and ``/proc``: some 50 µs a rank, every five seconds. The replicas'
-stacks are taken only for a notice, at most twice a wait: the signal for them interrupts system
-calls of C libraries.
+A look reads shared memory and ``/proc``: some 250 µs a rank, every 15 seconds, and every five while
+ranks wait for others. The replicas' stacks are taken only for a notice, at most twice a wait: the
+signal for them interrupts system calls of C libraries.
+
+Where a driver hears of several hosts, it is asked to say who is late: it alone has all records.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from xmp._processes.messages.launch import WaitedLong
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.system import processes
 from xmp._processes.system.records import Records
-from xmp._rules.notices import LOOKS, Idle, Look, Notice, Waits, limit_of, works
+from xmp._rules.notices import LOOKS, LOOKS_AT_REST, Idle, Look, Notice, Waits, limit_of, works
 
 if TYPE_CHECKING:
     from .monitor import Monitor
@@ -56,12 +58,13 @@ class HangWatch:
         if now > self.due + _LATE * self._period:
             self._waits.restart(now)
             self._idle = Idle(self._idle.limit)
-        self.due = now + self._period if self._monitor.watch.phase == "running" else None
-        if self.due is None:
+        if self._monitor.watch.phase != "running":
+            self.due = None
             return
         looks = self._looks()
         self._note_work(looks)
         notices = self._waits.look(looks)
+        self.due = now + self._period * (1 if self._waits.any else LOOKS // LOOKS_AT_REST)
         if self._for_driver:
             for each in notices:
                 self._monitor.connection.post(WaitedLong(each.works))
