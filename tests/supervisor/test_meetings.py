@@ -95,9 +95,16 @@ CASES = {
         "meets 0 a 5, meets 1 a 5, refuses 2 a, meets 2 a 5",
         {"0": "refused", "1": "refused", "2": "refused"},
     ),
-    "one of other ranks refuses": ("meets 0 a 5 0 1, refuses 2 a, at 4", {"0": "", "2": ""}),
+    "one refuses before others come": (
+        "refuses 2 a, meets 0 a 5, meets 1 a 5",
+        {"0": "refused", "1": "refused", "2": ""},
+    ),
+    "one of other ranks refuses": (
+        "meets 0 a 5 0 1, refuses 2 a, meets 1 a 5 0 1",
+        {"0": "met", "1": "met", "2": ""},
+    ),
     "one refuses what has ended": ("meets 0 a 5, at 5, refuses 1 a", {"0": BOTH, "1": ""}),
-    "one refuses what never was": ("refuses 1 b", {"1": ""}),
+    "one refuses what never comes": ("refuses 1 b", {"1": ""}),
     "a pause does not count": (
         "meets 0 a 5, at 1 paused, at 90 paused, at 91, at 94",
         {"0": ""},

@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Hashable
+from contextlib import suppress
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -177,7 +178,8 @@ class Joined:
                 calls.append((info.rank - info.local_rank + local_rank, _call(record)))
         message = self._difference(calls)
         if self._state.channel is not None:
-            self._state.channel.call_off(meeting_of(*self._place), message)
+            with suppress(RuntimeError):  # no supervisor hears it any more
+                self._state.channel.call_off(meeting_of(*self._place), message)
         if self._abandon is not None:
             self._abandon(message)
         else:

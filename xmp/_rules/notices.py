@@ -22,16 +22,8 @@ from dataclasses import dataclass, field, replace
 from xmp._words.record import Record
 
 __all__ = [
-    "LOOKS",
-    "LOOKS_AT_REST",
-    "VARIABLE",
-    "Idle",
-    "Look",
-    "Notice",
-    "Waits",
-    "limit_of",
-    "works",
-]
+    "LOOKS", "LOOKS_AT_REST", "VARIABLE", "Idle", "Look", "Notice", "Waits", "limit_of", "works",
+]  # fmt: skip
 
 VARIABLE = "XMP_HANG_NOTICE"
 _DEFAULT = "30"

@@ -62,10 +62,10 @@ class HangWatch:
             self.due = None
             return
         looks = self._looks()
-        self._note_work(looks)
         notices = self._waits.look(looks)
         self.due = now + self._period * (1 if self._waits.any else LOOKS // LOOKS_AT_REST)
         if self._for_driver:
+            self._note_work(looks)
             for each in notices:
                 self._monitor.connection.post(WaitedLong(each.works))
             notices = []

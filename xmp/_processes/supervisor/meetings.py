@@ -48,6 +48,8 @@ class Meetings:
         self._all = frozenset(local_ranks)
         self._whereabouts = whereabouts
         self._open: dict[str, _Meeting] = {}
+        self._off: dict[str, tuple[int, str]] = {}
+        """Who has refused a meeting and why, for those that are on their way to it."""
         self._left: set[int] = set()
         self._paused_at = 0
 
@@ -62,6 +64,9 @@ class Meetings:
         meeting = self._open.setdefault(message.key, _Meeting(members, due))
         meeting.come[voice.local_rank] = voice
         meeting.due = min(meeting.due, due)
+        by, words = self._off.get(message.key, (-1, ""))
+        if meeting.answer is None and by in members:
+            meeting.answer = Met(words)
         if meeting.answer is not None:
             voice.answer(meeting.answer)
             if meeting.come.keys() >= meeting.members:
@@ -70,7 +75,10 @@ class Meetings:
         self._check(message.key, meeting)
 
     def call_off(self, message: CallOff, voice: HeardVoice) -> None:
-        """Answer those that wait in this meeting: a member refuses it."""
+        """Answer those that wait in this meeting, or will: a member refuses it."""
+        self._off[message.key] = voice.local_rank, message.words
+        while len(self._off) > _MOST_DECIDED:
+            del self._off[next(iter(self._off))]
         meeting = self._open.get(message.key)
         if meeting is not None and meeting.answer is None and voice.local_rank in meeting.members:
             self._answer(message.key, meeting, message.words)

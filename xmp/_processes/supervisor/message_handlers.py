@@ -57,8 +57,16 @@ def _answer_questions(monitor: Monitor) -> None:
     table.on(messages.AskPreempted, partial(_asked_preempted, monitor))
     table.on(messages.ShowInCell, lambda message, voice, _: monitor.show(message, voice))
     table.on(messages.Beat, partial(_beat, monitor))
-    table.on(messages.Meet, lambda message, voice, _: monitor.meet(message, voice))
-    table.on(messages.CallOff, partial(_call_off, monitor))
+    table.on(
+        messages.Meet,
+        lambda message, voice, _: monitor.begin_meetings().meet(
+            message, voice, time.monotonic_ns()
+        ),
+    )
+    table.on(
+        messages.CallOff,
+        lambda message, voice, _: monitor.begin_meetings().call_off(message, voice),
+    )
     monitor.shared.add_to(table)
 
 
@@ -141,11 +149,6 @@ def _asked_preempted(
 
 def _beat(monitor: Monitor, _: messages.Beat, voice: HeardVoice, __: Arrived) -> None:
     monitor.feed(events.Progress(voice.replica.rank, time.monotonic_ns()))
-
-
-def _call_off(monitor: Monitor, message: messages.CallOff, voice: HeardVoice, _: Arrived) -> None:
-    if monitor.meetings is not None:
-        monitor.meetings.call_off(message, voice)
 
 
 # --- from the launcher --------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from .replica_handle import ReplicaHandle
 from .shared_values import SharedValues
 
 if TYPE_CHECKING:
-    from xmp._processes.messages.replica import Meet, ShowInCell
+    from xmp._processes.messages.replica import ShowInCell
 
     from .cell_displays import CellDisplays
     from .debugging import Debugging
@@ -188,8 +188,8 @@ class Monitor:
         if self.meetings is not None:
             self.meetings.forget(voice)
 
-    def meet(self, message: Meet, voice: HeardVoice) -> None:
-        """Have a replica wait for others, before a collective that has a time limit."""
+    def begin_meetings(self) -> Meetings:
+        """Return what answers replicas that wait for each other with a time limit."""
         if self.meetings is None:
             # Imported here: a module that a template has loaded costs every replica pages.
             from .meetings import Meetings
@@ -197,7 +197,7 @@ class Monitor:
             local_ranks = {each for replica in self.replicas for each in replica.local_ranks}
             self.meetings = Meetings(self._records.first_rank, local_ranks, self._whereabouts)
             self.meetings.leave(*self._left)
-        self.meetings.meet(message, voice, time.monotonic_ns())
+        return self.meetings
 
     def _whereabouts(self) -> str:
         from xmp._processes.report.hang_texts import found
