@@ -72,6 +72,16 @@ Args = tuple[Any, ...] | list[Any]
 # --- what is the same for all public functions ----------------------------------------------------
 
 
+def _save(error: XmpError, path: str | os.PathLike[str]) -> None:
+    from xmp._processes import save_report
+
+    save_report(error, path, xmp_version=sys.modules["xmp"].__version__)
+
+
+# Set here, since the exceptions' own module imports nothing, and `import xmp` loads this one.
+XmpError._save = _save
+
+
 def public(function: Callable[P, R]) -> Callable[P, R]:
     """Defer the program's signal handlers; shorten the tracebacks of xmp's own errors.
 

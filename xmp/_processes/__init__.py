@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .messages.timeline import StartTimeline, Timeline
     from .replica.reports import exit_status
     from .replica.seeding import seed_all
+    from .report.bug_report import save_report
     from .report.ipython import render, rendered
     from .system.descriptors import Held, standard_numbers_taken
     from .system.interpreter import fresh_interpreter
@@ -44,8 +45,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Call", "EventStream", "Held", "Launch", "ProcessContext", "Results", "StartTimeline",
     "Timeline", "continue_on_hang_up", "event_stream", "exit_status", "fresh_interpreter", "launch",
-    "make_log_files", "on_quit", "ready", "render", "rendered", "said_here", "search_path_changed",
-    "seed_all", "settled", "shutdown", "standard_numbers_taken", "start", "warm_up",
+    "make_log_files", "on_quit", "ready", "render", "rendered", "said_here", "save_report",
+    "search_path_changed", "seed_all", "settled", "shutdown", "standard_numbers_taken", "start",
+    "warm_up",
 ]  # fmt: skip
 
 _LAZY = {
@@ -64,6 +66,7 @@ _LAZY = {
     "render": "report.ipython",
     "rendered": "report.ipython",
     "said_here": "terminal.progress",
+    "save_report": "report.bug_report",
     "seed_all": "replica.seeding",
     "standard_numbers_taken": "system.descriptors",
 }

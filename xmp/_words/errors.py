@@ -25,10 +25,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
-
-if TYPE_CHECKING:
-    import os
+from typing import Any, ClassVar, Protocol
 
 __all__ = [
     "HostLost", "PlanError", "PortError", "ReplicaDied", "ReplicaError", "ReplicaRaised",
@@ -77,6 +74,10 @@ def _shown(code: object) -> str:
     return f" [{code}]" if known else ""
 
 
+class _PathLike(Protocol):
+    def __fspath__(self) -> str: ...
+
+
 class XmpError(Exception):
     """Base class of every error that xmp itself raises."""
 
@@ -86,6 +87,8 @@ class XmpError(Exception):
     """With ``max_restarts``, the errors of the earlier attempts, oldest first."""
     _render_traceback_: ClassVar[Callable[[Any], list[str]]]
     """IPython calls this to show the error; the module that knows notebooks sets it."""
+    _save: ClassVar[Callable[[Any, Any], None]]
+    """Does what ``save`` says; set by a module that can write."""
     _about: tuple[Any, Sequence[Any]] | None = None
     """What else ``save`` writes: the plan of the launch, and where each rank was, if known."""
     _ending: str = ""
@@ -97,7 +100,7 @@ class XmpError(Exception):
         if found and isinstance(type(self).code, str):  # a subclass may have another, or a property
             self.code = found
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | _PathLike) -> None:
         """Write all that is known about the failed launch into one text file, for a bug report.
 
         It has the whole error, where each rank was, all stacks and tracebacks, the last lines that
@@ -110,9 +113,7 @@ class XmpError(Exception):
         Raises:
             OSError: it cannot be written.
         """
-        import importlib  # by name: this module imports nothing of xmp's
-
-        importlib.import_module("xmp._processes.report.bug_report").save(self, path)
+        self._save(path)
 
     def __str__(self) -> str:
         """Return the text, with the code at the end of its first line."""

@@ -64,7 +64,7 @@ def _verdict(store: Any, name: str, verdict: str, group: Sequence[int], end: flo
         left = end - time.monotonic()
         if left <= 0:
             late = [each for each in group if not store.check([f"{name}/{each}"])]
-            said: bytes = store.compare_set(verdict, "", have_not_come(late))
+            said: bytes = store.compare_set(verdict, "", have_not_come(late) if late else _MET)
             return said
         time.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST)

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator
 from xmp._words.errors import ReplicaError, XmpError
 from xmp._words.record import RankPlace, ranks
 
-__all__ = ["save", "text_of"]
+__all__ = ["save_report", "text_of"]
 
 _HISTORY = "An earlier attempt (max_restarts=)"
 
 
-def save(error: XmpError, path: str | os.PathLike[str]) -> None:
+def save_report(error: XmpError, path: str | os.PathLike[str], xmp_version: str) -> None:
     """Write the report into a new file, or over an old one; only this user may read a new one.
 
     The tracebacks in it have lines of the user's code.
@@ -29,26 +29,28 @@ def save(error: XmpError, path: str | os.PathLike[str]) -> None:
     def private(name: str, flags: int) -> int:
         return os.open(name, flags, 0o600)
 
-    text = text_of(error)
+    text = text_of(error, xmp_version)
     with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=private) as file:
         file.write(text)
 
 
-def text_of(error: XmpError) -> str:
+def text_of(error: XmpError, xmp_version: str) -> str:
     """Return the report."""
     from xmp._plan.secrets import without_secrets  # compiles patterns, which few programs need
 
-    parts = [part for title, body in _parts(error) for part in (title, "=" * len(title), body, "")]
+    parts = [
+        part
+        for title, body in _parts(error, xmp_version)
+        for part in (title, "=" * len(title), body, "")
+    ]
     return without_secrets("\n".join(parts))
 
 
-def _parts(error: XmpError) -> Iterator[tuple[str, str]]:
+def _parts(error: XmpError, xmp_version: str) -> Iterator[tuple[str, str]]:
     """Yield each section's title and text."""
-    from xmp import __version__
-
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     python = ".".join(map(str, sys.version_info[:3]))
-    yield f"xmp {__version__}, Python {python}, {when}", f"{type(error).__name__}: {error}"
+    yield f"xmp {xmp_version}, Python {python}, {when}", f"{type(error).__name__}: {error}"
     for earlier in error.history:
         yield _HISTORY, f"{type(earlier).__name__}: {earlier}"
     about = error._about

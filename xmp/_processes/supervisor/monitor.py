@@ -85,14 +85,12 @@ class Monitor:
         self.over_hosts = order.several_hosts
         self._reported_first = False
         self._stacks: dict[int, str] = {}
-        self._left: set[int] = set()
-        """The local ranks that have left their function."""
+        self._left: set[int] = set()  # local ranks, whose functions have returned
         self._records = records
         self._places: list[RankPlace] = []
         self._debugger: Debugging | None = None
         self.meetings: Meetings | None = None
-        self.working: frozenset[int] = frozenset()
-        """The ranks that have done something between the last two looks of ``hang_watch``."""
+        self.working: frozenset[int] = frozenset()  # between the last two looks of hang_watch
 
     def feed(self, event: WatchEvent) -> None:
         """Let ``watch`` decide which actions follow from this event, and carry them out."""
