@@ -9,6 +9,7 @@ import datetime
 import enum
 import gc
 import os
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -255,3 +256,39 @@ def test_none_leaves_before_all_have_been_made(start_method: str, tmp_path: Path
     first = min(int(word.read_text()) for word in tmp_path.iterdir())
     assert len(list(tmp_path.iterdir())) == 16
     assert first > max(account[rank].forked for rank in range(16))
+
+
+released = threading.Event()
+
+
+def wait_until_released() -> None:
+    released.wait(60)
+
+
+class LoadsSlowly:
+    def __reduce__(self) -> Any:
+        return wait_until_released, ()
+
+
+def test_a_result_that_loads_for_too_long_is_named_with_the_place() -> None:
+    def loads(rank: int) -> LoadsSlowly:
+        return LoadsSlowly()
+
+    with pytest.raises(xmp.ReplicaTimeout, match="rank 0's result is still being loaded") as caught:
+        xmp.spawn(loads, nprocs=2, runtime="cpu", timeout=2)
+    released.set()
+    assert "in wait_until_released" in str(caught.value)
+
+
+def gives_a_lock(rank: int) -> str:
+    try:
+        return f"returned {xmp.once_per_host(threading.Lock)!r}"
+    except RuntimeError as error:
+        return f"raised {error}"
+
+
+def test_a_shared_value_that_cannot_be_sent() -> None:
+    first, second = xmp.spawn(gives_a_lock, nprocs=2, runtime="cpu")
+    assert first.startswith("returned <unlocked")
+    assert second.startswith("raised once_per_host/0: <unlocked")
+    assert "cannot be sent to the other replicas" in second
