@@ -90,15 +90,21 @@ def test_no_rank_returns_what_differs(name: str) -> None:
         assert side in together
 
 
-def goes_on(rank: int) -> list[str]:
-    first = outcome(lambda: xmp.all_reduce(torch.ones(5 if rank == 2 else 4)))
-    second = outcome(xmp.barrier)
-    xmp.init_process_group()
-    return [first, second, outcome(lambda: xmp.all_reduce(1.0))]
+def goes_on(rank: int, tree: bool) -> list[str]:
+    """With a tree some ranks have begun to reduce the tensor, and gather the number."""
+    loss = torch.ones(5 if rank == 2 else 4)
+    try:
+        xmp.all_reduce({"loss": loss, "count": 1} if tree else loss)
+    except RuntimeError as error:  # it lives on: what its frames hold must not
+        first, second = str(error), outcome(xmp.barrier)
+        xmp.init_process_group()
+        return [first, second, outcome(lambda: xmp.all_reduce(1.0))]
+    return ["returned"] * 3
 
 
-def test_a_new_group_works_after_one_that_was_refused() -> None:
-    for first, second, third in xmp.spawn(goes_on, nprocs=RANKS, runtime="cpu"):
+@pytest.mark.parametrize("tree", [False, True])
+def test_a_new_group_works_after_one_that_was_refused(tree: bool) -> None:
+    for first, second, third in xmp.spawn(goes_on, (tree,), nprocs=RANKS, runtime="cpu"):
         assert "differ" in first
         assert "cannot be used any more; xmp.init_process_group(), on all replicas" in second
         assert third == "returned 3.0"

@@ -81,7 +81,11 @@ CASES = {
         "meets 0 a 5 0 1, meets 2 b 5 1 2, meets 1 a 5 0 1, at 5",
         {"0": "met", "1": "met", "2": "rank 11 has not come. It sleeps"},
     ),
-    "one has left": ("leaves 2, meets 0 a 5", {"0": BOTH}),
+    "one has left": ("leaves 2, meets 0 a 5", {"0": LATE}),
+    "one has left, one is on its way": (
+        "leaves 2, meets 0 a 5, meets 1 a 5",
+        {"0": LATE, "1": LATE},
+    ),
     "one leaves": ("meets 0 a 5, meets 1 a 5, leaves 2", {"0": LATE, "1": LATE}),
     "one that is not needed leaves": (
         "meets 0 a 5 0 1, leaves 2, meets 1 a 5 0 1",

@@ -190,7 +190,7 @@ def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:
     """Refuse what cannot be launched, and warn of what the user should know."""
     refuse_unready(draft)
     _refuse_unseen(draft, call.settings.limits)
-    _refuse_notice()
+    _refuse_variables()
     if call.settings.program:
         _refuse_threads(draft)
     check_read_at_import(draft, call.settings.start_method, known.env, known.loaded)
@@ -322,12 +322,19 @@ def _refuse_unseen(plan: JobPlan, limits: Limits | None) -> None:
         )
 
 
-def _refuse_notice() -> None:
-    """Refuse a wrong XMP_HANG_NOTICE here; the supervisor reads it."""
+def _refuse_variables() -> None:
+    """Refuse a wrong XMP_HANG_NOTICE or XMP_CHECK here; supervisor and replicas read them."""
     try:
         limit_of(os.environ)
     except ValueError as error:
         raise PlanError(str(error), code="XMP-P01") from None
+    check = os.environ.get("XMP_CHECK", "")
+    if check.strip().lower() not in ("", "0", "off", "no", "false", "1", "on", "yes", "true"):
+        raise PlanError(
+            f"XMP_CHECK is {check!r}; it must be 0 (calls of collectives are not compared) or 1 "
+            "(those of several hosts are, too)",
+            code="XMP-P01",
+        )
 
 
 def _bare_plan() -> JobPlan:

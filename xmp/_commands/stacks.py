@@ -105,7 +105,7 @@ def _as_json(launch: RunningLaunch) -> dict[str, Any]:
         "program": launch.program,
         "stacks": stacks,
         "suspects": list(finding.suspects),
-        "sure": finding.sure,
+        "sure": finding.sure if finding.suspects else None,
         "finding": finding.words,
     }
 

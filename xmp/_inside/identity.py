@@ -126,12 +126,12 @@ class ReplicaState:
     def checks(self) -> bool:
         """Return whether calls of collectives are compared; XMP_CHECK is read once."""
         if self._checks is None:
-            self._checks = os.environ.get("XMP_CHECK", "")
-        return self._checks != "0"
+            self._checks = os.environ.get("XMP_CHECK", "").strip().lower()
+        return self._checks not in ("0", "off", "no", "false")
 
     def checks_hosts(self) -> bool:
         """Return whether the calls of other hosts are compared too."""
-        return self.checks() and self._checks == "1"
+        return self.checks() and self._checks in ("1", "on", "yes", "true")
 
     def is_own(self) -> bool:
         """Return whether this is the replica's own thread, not another thread or a child of it."""

@@ -129,7 +129,7 @@ class Joined:
                 self._compare(self._gather)
         except BaseException as error:
             if isinstance(error, Exception) and self._differing():
-                self._refuse(error)  # another rank has called the meeting off
+                self._refuse()  # another rank has called the meeting off
             self._record.leave()
             raise
 
@@ -156,7 +156,13 @@ class Joined:
         if self._record is None:
             return
         if isinstance(error, Exception) and self._differing():
-            self._refuse(error)
+            with signals.deferred():
+                from traceback import clear_frames  # no program that goes well needs it
+
+            # What its frames hold, such as a work of torch's, would keep the group's connections
+            # open: the others would wait for this rank for ever.
+            clear_frames(error.__traceback__)
+            self._refuse()
         self._record.leave()
 
     def _differing(self) -> list[int]:
@@ -165,8 +171,8 @@ class Joined:
             return []
         return self._record.differing(*self._place, self._signature)
 
-    def _refuse(self, cause: BaseException | None = None) -> NoReturn:
-        """Raise the error of a difference.
+    def _refuse(self) -> NoReturn:
+        """Raise the error of a difference; an error that it has led to is no cause of it.
 
         The record stays as it is: the others find the difference in it when their call fails.
         """
@@ -184,7 +190,7 @@ class Joined:
             self._abandon(message)
         else:
             self._state.broken = f"no collective can follow one that was refused: {message}"
-        raise RuntimeError(message) from cause
+        raise RuntimeError(message) from None
 
     def _difference(self, calls: Iterable[tuple[int, str]]) -> str:
         """Return the text of the error, with the ranks of each side."""
@@ -194,8 +200,8 @@ class Joined:
         sides: dict[str, list[int]] = {}
         for rank, words in calls:
             sides.setdefault(words, []).append(rank)
-        text = "\n".join(f"  {ranks(group)}: {words}" for words, group in sides.items())
-        return f"the ranks' calls of collective {self._place[1]} differ:\n{text}"
+        text = "; ".join(f"{ranks(group)}: {words}" for words, group in sides.items())
+        return f"the ranks' calls of collective {self._place[1]} differ: {text}"
 
 
 def _call(record: Record) -> str:

@@ -6,7 +6,8 @@ end of such waits are the *suspects*: ranks that others wait for, and that wait 
 
 - Where a rank has not come, it is named, and what it does instead.
 - Where each rank waits in some collective, but not in the same, both sides are told and none is
-  named: which of them is wrong, only the program's author knows.
+  named: which of them is wrong, only the program's author knows. So it is where some wait for their
+  device, as a backward pass does that reduces gradients.
 - Where no rank is known to wait, the ranks that stand elsewhere than most, or that do not wait for
   their device as the others do, *may* be the reason. Such a finding is not ``sure``.
 - Where all stand at the same place, nothing tells them apart.
@@ -69,10 +70,12 @@ def judge(places: Sequence[RankPlace]) -> Finding:
     absent = sorted(set().union(*needed.values()) - met.keys())
     if absent:
         # Those that wait for their device may wait for another's part in it.
-        elsewhere = [rank for rank in absent if waits[rank] is None]
-        suspects = elsewhere or absent
+        suspects = [rank for rank in absent if waits[rank] is None]
+        if not suspects:
+            known = {rank: wait for rank, wait in waits.items() if wait}
+            return Finding(words=f"the ranks wait in different calls: {_sides(known)}")
         waiting = [rank for rank in met if not needed[rank].isdisjoint(suspects)]
-        return _absent(by_rank, met, suspects, waiting, sure=bool(elsewhere))
+        return _absent(by_rank, met, suspects, waiting)
     if any(needed.values()):
         return Finding(words=f"the ranks wait in different calls: {_sides(met)}")
     return Finding(words=f"nothing tells the ranks apart: {_sides(met)}", tells=False)
@@ -117,23 +120,21 @@ def _absent(
     met: Mapping[int, _Wait],
     suspects: Sequence[int],
     waiting: Sequence[int],
-    sure: bool,
 ) -> Finding:
     recorded = [by_rank[rank] for rank in waiting if by_rank[rank].record.inside]
     longest = max((place.at - place.record.since for place in recorded), default=0)
-    long = f" ({longest / _SECOND:.0f} s)" if recorded else ""
+    long = f" ({_seconds(longest)} s)" if recorded else ""
     names = Counter((met[rank].name, met[rank].site) for rank in waiting)
     (name, site), _ = names.most_common(1)[0]
     waiting = [rank for rank in waiting if (met[rank].name, met[rank].site) == (name, site)]
     where = f"the {name} at {site}" if site else f"the {name}"
     wait = "wait" if len(waiting) > 1 else "waits"
     have = "have" if len(suspects) > 1 else "has"
-    came = f"{have} not come" if sure else "may not have come"
     words = (
-        f"{ranks(suspects)} {came} to {where}, where {ranks(waiting)} {wait}{long}: "
+        f"{ranks(suspects)} {have} not come to {where}, where {ranks(waiting)} {wait}{long}: "
         f"{_whereabouts(by_rank, suspects)}"
     )
-    return Finding(tuple(suspects), sure, words)
+    return Finding(tuple(suspects), words=words)
 
 
 def _without_meeting(
@@ -194,6 +195,11 @@ def _where(place: RankPlace) -> str:
     if place.ended or frame is None:
         return f"{place.ended}at an unknown place{doing}"
     return f"in {_place(frame)}{doing}"
+
+
+def _seconds(nanoseconds: int) -> str:
+    seconds = nanoseconds / _SECOND
+    return f"{seconds:.1f}" if seconds < 1 else f"{seconds:.0f}"
 
 
 def _place(frame: Frame) -> str:

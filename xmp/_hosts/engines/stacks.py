@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from xmp._os import log
 from xmp._os.log import say
-from xmp._processes.report.hang_texts import living, noticed_over_hosts
+from xmp._processes.report.hang_texts import UNASKED, living, noticed_over_hosts
 from xmp._words.record import RankPlace
 
 from .host import Host
@@ -94,7 +94,7 @@ class StacksOfHosts:
         what = words.partition("(")[0], number  # without the seconds
         if words and not self._silent() and what != self._noticed:
             self._noticed = what
-            say(f"xmp: {words}")
+            say(f"xmp: {words} {UNASKED}")
             self._note(words)
 
     def _silent(self) -> str:

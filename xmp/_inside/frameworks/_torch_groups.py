@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,8 @@ __all__ = [
 _NONE = "undefined"
 """The name that torch lists among its backends for a group without one."""
 _INTERFACE = "GLOO_SOCKET_IFNAME"
+_FORMED = "xmp/formed"
+_FORMING = 5.0  # seconds
 
 
 def planned(info: ReplicaInfo) -> str:
@@ -117,6 +120,25 @@ class HostGroups:
         """The time-out of the default group, if the user gave one."""
         self.broken = ""
         """Why the default group cannot be used any more; empty if it can."""
+
+    def formed(self, dist: Any, rank: int) -> None:
+        """Note for the others that this rank has formed the default group."""
+        with suppress(Exception):  # a store of the program's own may lack it
+            dist.distributed_c10d._get_default_store().set(f"{_FORMED}/{rank}", "")
+
+    def wait_until_all_have_formed(self, dist: Any) -> None:
+        """Wait, for some seconds, until all ranks have formed the default group that this one has.
+
+        Gloo's ranks connect pair by pair. Where one closes its connections before all pairs are up,
+        another fails to form the group, and a third waits for that one for ever.
+        """
+        store = dist.distributed_c10d._get_default_store()
+        if not store.check([f"{_FORMED}/{dist.get_rank()}"]):
+            return  # the program has formed it
+        keys = [f"{_FORMED}/{rank}" for rank in range(dist.get_world_size())]
+        end = time.monotonic() + _FORMING
+        while not store.check(keys) and time.monotonic() < end:
+            time.sleep(0.005)
 
     def local(self, dist: Any, all_gather: Callable[[Any], Sequence[Any]]) -> Any:
         """Return the group of this host, made once for each default group.

@@ -211,6 +211,7 @@ class TorchDist:
                 dist.init_process_group(chosen or None, store=dist.HashStore(), **options)
         else:
             dist.init_process_group(chosen or None, init_method="env://", **options)
+            self._groups.formed(dist, rank)
 
     def members(self, group: Any) -> Members | None:
         """Return this replica's view of a process group of torch's.
@@ -233,6 +234,7 @@ class TorchDist:
         """
         with suppress(Exception):  # where torch cannot, the error of the difference is still raised
             self.init_process_group()  # the others may wait for this one there
+            self._groups.wait_until_all_have_formed(torch_module().distributed)
             # Looked up in torch 2.9 and 2.13; with gloo, nccl and the backends that have abort().
             torch_module().distributed.distributed_c10d._abort_process_group()
         self._groups.broken = why
@@ -246,7 +248,7 @@ class TorchDist:
         if not group_is_there():
             raise RuntimeError(
                 "timeout= over several hosts needs the process group, which the first collective "
-                "forms: call xmp.init_process_group(timeout=...) before it"
+                "without it forms: call xmp.init_process_group(timeout=...) before"
             )
         store = self._group().distributed_c10d._get_default_store()
         return self._meetings.meet(store, name, self._info.rank, self.ranks, seconds)
@@ -311,7 +313,7 @@ class TorchDist:
         if self._groups.broken:
             raise RuntimeError(
                 "the process group cannot be used any more; xmp.init_process_group(), on all "
-                f"replicas, forms a new one. {self._groups.broken}"
+                f"replicas, forms a new one: {self._groups.broken}"
             )
         self.init_process_group()
         return torch_module().distributed

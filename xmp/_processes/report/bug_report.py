@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator
 
+from xmp._rules.watch import UNKNOWN
 from xmp._words.errors import ReplicaError, XmpError
 from xmp._words.record import RankPlace, ranks
 
@@ -51,6 +53,7 @@ def _parts(error: XmpError, xmp_version: str) -> Iterator[tuple[str, str]]:
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     python = ".".join(map(str, sys.version_info[:3]))
     yield f"xmp {xmp_version}, Python {python}, {when}", f"{type(error).__name__}: {error}"
+    yield "The program", shlex.join([*sys.orig_argv])
     for earlier in error.history:
         yield _HISTORY, f"{type(earlier).__name__}: {earlier}"
     about = error._about
@@ -66,8 +69,9 @@ def _parts(error: XmpError, xmp_version: str) -> Iterator[tuple[str, str]]:
 
 
 def _replicas(error: ReplicaError) -> Iterator[tuple[str, str]]:
-    for failure in error.failures:
-        what = f"Rank {failure.rank}, pid {failure.pid}: {failure.label or failure.kind}"
+    for failure in sorted(error.failures, key=lambda each: each.rank):
+        part = failure.kind if failure.label == UNKNOWN else failure.label
+        what = f"Rank {failure.rank}, pid {failure.pid}: {part}"
         stacks = "" if failure.rank in error.stacks else failure.stacks
         texts = {
             "": failure.what,

@@ -12,7 +12,11 @@ from xmp._words.record import Frame, RankPlace, ranks
 from .short_text import library_of
 from .stack_texts import frames_of, grouped
 
-__all__ = ["found", "living", "noticed", "noticed_over_hosts"]
+__all__ = ["UNASKED", "found", "living", "noticed", "noticed_over_hosts"]
+
+
+UNASKED = "(XMP_HANG_NOTICE=0 for no such lines)"
+"""The end of a line that is said unasked."""
 
 
 def found(places: Sequence[RankPlace], stacks: Mapping[int, str]) -> Finding:
@@ -35,18 +39,18 @@ def noticed_over_hosts(places: Sequence[RankPlace], stacks: Mapping[int, str], l
     """
     finding = found(places, stacks)
     works = any(place.works for place in places if place.rank in finding.suspects)
-    if not finding.suspects or (works and not late):
+    if works and not late:
         return ""
-    return noticed(finding, [Notice(finding.suspects, 0, works)])
+    return noticed(finding, [Notice(finding.suspects, 0, True)] if works else [])
 
 
 def noticed(finding: Finding, notices: Sequence[Notice]) -> str:
-    """Return the line that is said unasked; empty if there is nothing to say."""
-    words = finding.words
-    if not finding.suspects:
+    """Return what is said unasked; empty if there is nothing to say."""
+    words = finding.words if finding.suspects or finding.tells else ""
+    if not words:
         words = "; ".join(f"{ranks(each.absent)} waited for, {each.seconds} s" for each in notices)
     more = ", still working" if notices and all(each.works for each in notices) else ""
-    return f"{words}{more} (XMP_HANG_NOTICE=0 for no such lines)" if words else ""
+    return f"{words}{more}" if words else ""
 
 
 def _with_frames(place: RankPlace, stack: str) -> RankPlace:

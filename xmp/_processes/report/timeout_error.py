@@ -81,7 +81,7 @@ def _finding(overdue: Overdue, places: Sequence[RankPlace], stacks: Mapping[int,
 def _head(finding: Finding, overdue: Overdue, world_size: int, host: str) -> str:
     """Return the first lines: who is waited for, if that is known, and what the limit is."""
     words = _words(overdue, world_size, host)
-    if not finding.words:
+    if not finding.words or (not finding.tells and overdue.finished):
         return words
     first, second = (finding.words, words) if finding.tells else (words, finding.words)
     return f"{first}\n{second[0].upper()}{second[1:]}"

@@ -98,13 +98,13 @@ class HangWatch:
     def _say(self, notices: Sequence[Notice]) -> None:
         """Say who is waited for; without a notice only if the stacks tell it."""
         # Imported here: a module that a template has loaded costs every replica pages.
-        from xmp._processes.report.hang_texts import found, noticed
+        from xmp._processes.report.hang_texts import UNASKED, found, noticed
 
         monitor = self._monitor
         finding = found(monitor.where(), monitor.take_stacks(monitor.watch.live))
         words = noticed(finding, notices)
         if words:
-            monitor.errors.put_lines(f"xmp: {words}\n".encode())
+            monitor.errors.put_lines(f"xmp: {words} {UNASKED}\n".encode())
             if monitor.recorder is not None:
                 monitor.recorder.waiting(words)
 

@@ -124,8 +124,9 @@ class Meetings:
             self._fail(key, meeting)
 
     def _fail(self, key: str, meeting: _Meeting) -> None:
-        absent = [self._first + each for each in meeting.members - meeting.come.keys()]
-        words = have_not_come(absent)
+        absent = meeting.members - meeting.come.keys()
+        # Others are on their way, perhaps, but those that have left their function never come.
+        words = have_not_come([self._first + each for each in absent & self._left or absent])
         found = self._whereabouts()
         if not found.startswith(words):  # another wait may be the cause of this one
             found = f"{words}. {found}" if found else words
