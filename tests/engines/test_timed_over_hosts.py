@@ -36,7 +36,7 @@ def before_the_group(rank: int) -> str:
 
 def test_torch_needs_its_group_first() -> None:
     for said in xmp.launch(before_the_group, runtime="cpu", **TWO):
-        assert "call xmp.init_process_group(timeout=...) before it" in said
+        assert "call xmp.init_process_group(timeout=...) before" in said
 
 
 def differs(rank: int) -> list[str]:

@@ -110,6 +110,21 @@ def test_a_new_group_works_after_one_that_was_refused(tree: bool) -> None:
         assert third == "returned 3.0"
 
 
+def one_has_no_number(rank: int, runs: int) -> list[str]:
+    """Rank 1 has nothing to reduce, and meets the others all the same."""
+    said = []
+    for _ in range(runs):
+        said.append(outcome(lambda: xmp.all_reduce(None if rank == 1 else 1)))
+        xmp.init_process_group()
+    return [*said, outcome(lambda: xmp.all_reduce("text"))]
+
+
+def test_a_value_without_numbers_is_a_difference() -> None:
+    for *differ, last in xmp.spawn(one_has_no_number, (3,), nprocs=RANKS, runtime="cpu"):
+        assert all("all_reduce(sum of other)" in said for said in differ), differ
+        assert last == "returned text"
+
+
 def of_jax(rank: int) -> None:
     xmp.all_gather(1) if rank == 2 else xmp.barrier()
 

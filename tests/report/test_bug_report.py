@@ -25,7 +25,8 @@ SECRET = "hf_" + "a" * 24
 def raises(rank: int) -> None:
     print(f"I am rank {rank}", flush=True)
     if rank == 1:
-        raise ValueError(f"refused: {SECRET}")
+        batch = [3, 4]
+        raise ValueError(f"refused: {SECRET}, {os.environ.get('API_KEY')}, {sum(batch)}")
     never_returns()
 
 
@@ -40,6 +41,8 @@ def test_a_failed_replica(tmp_path: Path) -> None:
     for part in (
         f"xmp {xmp.__version__}, Python ",
         "ReplicaRaised: rank 1 of 2",
+        "\nVariables of rank 1, innermost frame first\n",
+        "  batch = [3, 4]\n",
         "\nRank 1, pid ",
         "Last lines on standard output:\nI am rank 1",
         "\nPython stacks of rank",
@@ -87,6 +90,11 @@ def test_an_error_of_a_bad_request(tmp_path: Path) -> None:
     with pytest.raises(xmp.PlanError) as caught:
         xmp.spawn(raises, nprocs=2, runtime="toaster")
     assert "PlanError: runtime" in saved(caught.value, tmp_path / "report.txt")
+
+
+def test_a_descriptor_is_no_path() -> None:
+    with pytest.raises(TypeError, match="path must be the path of a file, not int"):
+        xmp.XmpError("failed").save(1)  # type: ignore[arg-type]
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:

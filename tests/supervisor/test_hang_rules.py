@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from xmp._rules.frame_meanings import COLLECTIVE, DEVICE, MEETING, MESSAGE, meaning
@@ -223,6 +225,55 @@ TABLE = {
             "rank 2 may be waited for, since ranks 0-1 stand in train() at train.py:40: "
             "it is in load() at data.py:17"
         ),
+    ),
+    "a torch group may be some of the ranks": (
+        [stands(0, BARRIER, user=TRAIN), stands(1), ended(2)],
+        (1, 2),
+        (
+            "ranks 1-2 may not have come to the barrier at train.py:40, where rank 0 waits: "
+            "rank 1: it is in load() at data.py:17; rank 2: its function has returned"
+        ),
+    ),
+    "one of two without a record": (
+        [stands(0, BARRIER, user=TRAIN), stands(1)],
+        (1,),
+        (
+            "rank 1 has not come to the barrier at train.py:40, where rank 0 waits: "
+            "it is in load() at data.py:17"
+        ),
+    ),
+    "one waits by a thread": (
+        [recorded(0), stands(1, thread_meets=True), stands(2)],
+        (2,),
+        (
+            "rank 2 has not come to the barrier at train.py:40, where rank 0 waits (31 s): "
+            "it is in load() at data.py:17"
+        ),
+    ),
+    "one is stopped where all wait": (
+        [recorded(0), replace(recorded(1), doing="stopped"), recorded(2)],
+        (1,),
+        (
+            "rank 1 is stopped by a signal in barrier, while ranks 0, 2 wait: "
+            "ranks 0-2 in barrier at train.py:40"
+        ),
+    ),
+    "one has returned from where the others wait": (
+        [recorded(0, 6), recorded(1, 6), ended(2)],
+        (2,),
+        (
+            "rank 2 has not come to the barrier at train.py:40, where ranks 0-1 wait (31 s): "
+            "its function has returned"
+        ),
+    ),
+    "the source of a broadcast has returned": (
+        [
+            recorded(0, 6, "broadcast"),
+            recorded(1, 6, "broadcast"),
+            RankPlace(2, Record(6, "broadcast", since=S), at=32 * S, ended=RETURNED),
+        ],
+        (),
+        "nothing tells the ranks apart: ranks 0-1 in broadcast at train.py:40",
     ),
     "half of them stand in one line": ([stands(0, user=TRAIN), stands(1)], (), ""),
     "each stands in a line of its own": (

@@ -13,7 +13,7 @@ from xmp._os import signals
 from xmp._os.imports import without_collections
 from xmp._os.log import users_frames
 from xmp._os.skips import is_skip
-from xmp._words.errors import XmpError
+from xmp._words.errors import XmpError, wrong_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +75,8 @@ Args = tuple[Any, ...] | list[Any]
 def _save(error: XmpError, path: str | os.PathLike[str]) -> None:
     from xmp._processes import save_report
 
+    if not isinstance(path, (str, os.PathLike)):
+        raise wrong_type("path", "the path of a file", path)
     save_report(error, path, xmp_version=sys.modules["xmp"].__version__)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from xmp._plan.numbers import number_of_seconds
+from xmp._words.errors import brief
 
 from .groups import members, needed
 from .identity import ReplicaState, child_apart, current, framework_of, installed
@@ -75,8 +76,8 @@ def _seconds(timeout: float | timedelta | None) -> float | None:
     seconds = number_of_seconds("timeout", timeout if total is None else total())
     if not 0 < seconds < _YEARS:
         raise ValueError(
-            f"timeout is {timeout!r}; it must be a number of seconds above 0 (and below 1e9), or a "
-            "timedelta of that length"
+            f"timeout is {brief(timeout)}; it must be a number of seconds above 0 (and below 1e9), "
+            "or a timedelta of that length"
         )
     return seconds
 

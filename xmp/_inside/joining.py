@@ -201,7 +201,8 @@ class Joined:
         for rank, words in calls:
             sides.setdefault(words, []).append(rank)
         text = "; ".join(f"{ranks(group)}: {words}" for words, group in sides.items())
-        return f"the ranks' calls of collective {self._place[1]} differ: {text}"
+        more = "" if len(sides) > 1 else " (they differ in what is not shown of such long values)"
+        return f"the ranks' calls of collective {self._place[1]} differ: {text}{more}"
 
 
 def _call(record: Record) -> str:

@@ -25,6 +25,10 @@ from .frame_meanings import COLLECTIVE, DEVICE, MESSAGE, meaning
 
 __all__ = ["Finding", "judge"]
 
+STOPPED = "stopped"
+"""What the kernel says of a process after SIGSTOP or Ctrl-Z."""
+SOURCE = "broadcast"
+"""The operation that its source leaves before the others have come."""
 _SECOND = 1_000_000_000
 
 
@@ -39,6 +43,8 @@ class Finding:
     """One sentence, or empty if there is nothing to say."""
     tells: bool = True
     """Whether something tells the ranks apart."""
+    waits: bool = True
+    """Whether a rank is known to wait for others."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,16 @@ def judge(places: Sequence[RankPlace]) -> Finding:
     met = {rank: wait for rank, wait in waits.items() if wait and wait.kind != DEVICE}
     if not met:
         return _without_meeting(by_rank, waits)
+    stopped = [rank for rank in met if by_rank[rank].doing == STOPPED]
+    if stopped and len(stopped) < len(met):
+        return _stopped(met, stopped)
     needed = {rank: _missing(by_rank, met, rank) for rank in met}
     absent = sorted(set().union(*needed.values()) - met.keys())
     if absent:
         # Those that wait for their device may wait for another's part in it.
-        suspects = [rank for rank in absent if waits[rank] is None]
+        suspects = [
+            rank for rank in absent if waits[rank] is None and not by_rank[rank].thread_meets
+        ]
         if not suspects:
             known = {rank: wait for rank, wait in waits.items() if wait}
             return Finding(words=f"the ranks wait in different calls: {_sides(known)}")
@@ -111,8 +122,10 @@ def _missing(by_rank: Mapping[int, RankPlace], met: Mapping[int, _Wait], rank: i
     if not record.inside:
         return missing
     known = {other: by_rank[other].record for other in missing if other in by_rank}
+    # Its function has returned, and only the source of a broadcast need not wait for the others.
+    gone = {other for other in known if by_rank[other].ended and known[other].operation != SOURCE}
     left = {other for other, its in known.items() if its.has_left(record.group, record.number)}
-    return missing - left
+    return missing - (left - gone)
 
 
 def _absent(
@@ -130,11 +143,25 @@ def _absent(
     where = f"the {name} at {site}" if site else f"the {name}"
     wait = "wait" if len(waiting) > 1 else "waits"
     have = "have" if len(suspects) > 1 else "has"
+    # Without a record the group is not known: its other ranks may be elsewhere with good reason.
+    living = sum(not place.ended for place in by_rank.values())
+    sure = bool(recorded) or 2 * len(waiting) > living or len(by_rank) == 2
+    came = f"{have} not come" if sure else "may not have come"
     words = (
-        f"{ranks(suspects)} {have} not come to {where}, where {ranks(waiting)} {wait}{long}: "
+        f"{ranks(suspects)} {came} to {where}, where {ranks(waiting)} {wait}{long}: "
         f"{_whereabouts(by_rank, suspects)}"
     )
-    return Finding(tuple(suspects), words=words)
+    return Finding(tuple(suspects), sure, words)
+
+
+def _stopped(met: Mapping[int, _Wait], stopped: Sequence[int]) -> Finding:
+    others = [rank for rank in met if rank not in stopped]
+    verb = "are" if len(stopped) > 1 else "is"
+    words = (
+        f"{ranks(stopped)} {verb} stopped by a signal in {met[stopped[0]].name}, while "
+        f"{ranks(others)} {_verb(others, 'wait')}: {_sides(met)}"
+    )
+    return Finding(tuple(stopped), words=words)
 
 
 def _without_meeting(
@@ -152,7 +179,7 @@ def _without_meeting(
     top, most = counted[0]
     if most == len(living):
         words = "nothing tells the ranks apart: all that run are at one place"
-        return Finding(words=words, tells=False)
+        return Finding(words=words, tells=False, waits=False)
     if 2 * most <= len(living) or most < 2:
         return Finding()
     at = [rank for rank in living if tops.get(rank) == top]
@@ -163,7 +190,7 @@ def _without_meeting(
 
 def _perhaps(by_rank: Mapping[int, RankPlace], suspects: Sequence[int], why: str) -> Finding:
     words = f"{ranks(suspects)} may be waited for, since {why}: {_whereabouts(by_rank, suspects)}"
-    return Finding(tuple(suspects), False, words)
+    return Finding(tuple(suspects), False, words, waits=False)
 
 
 # --- in words -------------------------------------------------------------------------------------

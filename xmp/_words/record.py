@@ -75,6 +75,8 @@ class RankPlace:
     """What the kernel says of it: "asleep", "running" …; empty: not known."""
     works: bool = False
     """Whether it has done something of late; known only where ranks of other hosts may wait."""
+    thread_meets: bool = False
+    """Whether a thread of it, which has no record, is in a collective of xmp's."""
     ended: str = ""
     """``RETURNED`` or ``ENDED``; empty: it runs."""
 

@@ -26,6 +26,8 @@ _MODULE = "torch.distributed.rendezvous"
 _FUNCTION = "_create_c10d_store"
 _FORMING = 5.0
 """Seconds after a rendezvous in which peers may still be connecting to each other through it."""
+_HOST_LONGER = 1.0
+"""Seconds that the store's host adds to them: the ranks do not look at their clocks at once."""
 _SHORTEST, _LONGEST = 0.002, 0.05
 """Seconds between two checks: other replicas may still compute on this core."""
 
@@ -124,6 +126,10 @@ class Rendezvous:
         self._calls[world_size] = count = self._calls.get(world_size, 0) + 1
         return PrefixStore(f"init{count}of{world_size}", self._client)
 
+    def formed(self) -> None:
+        """Note that the group is formed: if a rank came late, long after this one's rendezvous."""
+        self._last = time.monotonic()
+
     def _wait_for_peers(self) -> None:
         """Wait until the ranks that may still be connecting are about to leave as well.
 
@@ -131,9 +137,9 @@ class Rendezvous:
         be done, and its function too, before the last pair has connected. If it left, that pair
         would fail. The host of the store leaves last.
         """
-        end = self._last + _FORMING
         if self._client is None:
             return
+        end = self._last + _FORMING + (0.0 if self._server is None else _HOST_LONGER)
         if time.monotonic() > end:
             if self._server is not None:  # others may have joined later, and wait
                 self._outstay(time.monotonic() + 2 * _FORMING)

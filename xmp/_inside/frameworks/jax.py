@@ -133,9 +133,10 @@ class Jax:
         direct = [i for i, leaf in enumerate(plain) if self._wire.mesh.reduces(leaf, op)]
         rest = [i for i, leaf in enumerate(plain) if i not in direct and _is_numeric(leaf)]
         results = dict(zip(direct, self._wire.mesh.reduce([plain[i] for i in direct], op)))
-        if rest:
+        if rest or not direct:  # without a number in it, too: all ranks meet in each call
             gathered = _exchange.all_gather([plain[i] for i in rest], self._wire)
-            results.update((i, fold(column, op)) for i, column in zip(rest, zip(*gathered)))
+            columns = zip(*gathered, strict=True)
+            results.update((i, fold(column, op)) for i, column in zip(rest, columns, strict=True))
         for i, result in results.items():
             leaves[i] = _like(result, leaves[i])
         return _trees.rebuild(value, leaves)

@@ -212,6 +212,8 @@ class TorchDist:
         else:
             dist.init_process_group(chosen or None, init_method="env://", **options)
             self._groups.formed(dist, rank)
+            if self._rendezvous is not None:
+                self._rendezvous.formed()
 
     def members(self, group: Any) -> Members | None:
         """Return this replica's view of a process group of torch's.
@@ -245,10 +247,10 @@ class TorchDist:
         Raises:
             RuntimeError: there is no default group yet. Forming one can take any time.
         """
-        if not group_is_there():
+        if not group_is_there() and not self._groups.broken:
             raise RuntimeError(
-                "timeout= over several hosts needs the process group, which the first collective "
-                "without it forms: call xmp.init_process_group(timeout=...) before"
+                "timeout= needs the process group of torch's where ranks are on several hosts, or "
+                "another launcher has started them: call xmp.init_process_group(timeout=...) before"
             )
         store = self._group().distributed_c10d._get_default_store()
         return self._meetings.meet(store, name, self._info.rank, self.ranks, seconds)
@@ -267,9 +269,9 @@ class TorchDist:
         leaves = [without_jax(leaf) for leaf in _trees.leaves(value)]
         direct = {i: self._start(leaf, op, wire) for i, leaf in enumerate(leaves) if fits(leaf)}
         rest = [i for i, leaf in enumerate(leaves) if i not in direct and is_numeric(leaf)]
-        if rest:
+        if rest or not direct:  # without a number in it, too: all ranks meet in each call
             gathered = _exchange.all_gather([leaves[i] for i in rest], wire)
-            for i, column in zip(rest, zip(*gathered)):
+            for i, column in zip(rest, zip(*gathered, strict=True), strict=True):
                 leaves[i] = fold(column, op)
         for i, (work, buffer) in direct.items():
             work.wait()

@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterable, Iterator
 
 from xmp._rules.watch import UNKNOWN
-from xmp._words.errors import ReplicaError, XmpError
+from xmp._words.errors import ReplicaError, XmpError, brief
 from xmp._words.record import RankPlace, ranks
 
 __all__ = ["save_report", "text_of"]
 
+_SHORTEST_SECRET = 6  # characters
 _HISTORY = "An earlier attempt (max_restarts=)"
 
 
@@ -38,14 +39,30 @@ def save_report(error: XmpError, path: str | os.PathLike[str], xmp_version: str)
 
 def text_of(error: XmpError, xmp_version: str) -> str:
     """Return the report."""
-    from xmp._plan.secrets import without_secrets  # compiles patterns, which few programs need
+    # Compiles patterns, which few programs need.
+    from xmp._plan.secrets import HIDDEN, without_secrets
 
     parts = [
         part
         for title, body in _parts(error, xmp_version)
         for part in (title, "=" * len(title), body, "")
     ]
-    return without_secrets("\n".join(parts))
+    text = without_secrets("\n".join(parts))
+    for value in sorted(_secrets(error), key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return text
+
+
+def _secrets(error: XmpError) -> set[str]:
+    """Return the values of variables of secrets, which an exception's text may have, too."""
+    from xmp._plan.secrets import is_secret
+
+    variables = [*os.environ.items()]
+    for host in error._about[0].hosts if error._about else ():
+        variables += [pair for replica in host.replicas for pair in replica.set]
+    return {
+        value for name, value in variables if len(value) >= _SHORTEST_SECRET and is_secret(name)
+    }
 
 
 def _parts(error: XmpError, xmp_version: str) -> Iterator[tuple[str, str]]:
@@ -60,6 +77,10 @@ def _parts(error: XmpError, xmp_version: str) -> Iterator[tuple[str, str]]:
     if about and about[1]:
         yield "Where each rank was", "\n".join(map(_place, about[1]))
     if isinstance(error, ReplicaError):
+        if error.results:
+            yield "Had returned", ranks(error.results)
+        if error.locals:
+            yield f"Variables of rank {error.rank}, innermost frame first", _variables(error)
         yield from _replicas(error)
     if about:
         from xmp._plan import planner
@@ -91,6 +112,14 @@ def _replicas(error: ReplicaError) -> Iterator[tuple[str, str]]:
 def _without_address(stack: str) -> str:
     """Return a stack without the addresses of threads, which differ between processes."""
     return re.sub(r"hread 0x[0-9a-f]+ ", "hread ", stack.rstrip())
+
+
+def _variables(error: ReplicaError) -> str:
+    lines = []
+    for frame in error.locals:
+        lines.append(str(getattr(frame, "where", "a frame")))
+        lines += [f"  {name} = {brief(value)}" for name, value in frame.items()]
+    return "\n".join(lines)
 
 
 def _titled(title: str, text: str) -> str:

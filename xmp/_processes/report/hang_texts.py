@@ -19,6 +19,9 @@ UNASKED = "(XMP_HANG_NOTICE=0 for no such lines)"
 """The end of a line that is said unasked."""
 
 
+_COLLECTIVES = "/xmp/_inside/collectives.py"
+
+
 def found(places: Sequence[RankPlace], stacks: Mapping[int, str]) -> Finding:
     """Return who is waited for; nothing for a single rank."""
     if len(places) < 2:
@@ -46,7 +49,7 @@ def noticed_over_hosts(places: Sequence[RankPlace], stacks: Mapping[int, str], l
 
 def noticed(finding: Finding, notices: Sequence[Notice]) -> str:
     """Return what is said unasked; empty if there is nothing to say."""
-    words = finding.words if finding.suspects or finding.tells else ""
+    words = finding.words if finding.waits and (finding.suspects or finding.tells) else ""
     if not words:
         words = "; ".join(f"{ranks(each.absent)} waited for, {each.seconds} s" for each in notices)
     more = ", still working" if notices and all(each.works for each in notices) else ""
@@ -55,7 +58,8 @@ def noticed(finding: Finding, notices: Sequence[Notice]) -> str:
 
 def _with_frames(place: RankPlace, stack: str) -> RankPlace:
     frames = frames_of(stack)
-    return replace(place, frames=frames, user=_users(frames))
+    meets = not place.record.inside and _COLLECTIVES in stack
+    return replace(place, frames=frames, user=_users(frames), thread_meets=meets)
 
 
 def _users(frames: Iterable[Frame]) -> Frame | None:

@@ -200,7 +200,8 @@ class Monitor:
     def _whereabouts(self) -> str:
         from xmp._processes.report.hang_texts import found
 
-        return found(self.where(), self.take_stacks(self.watch.live)).words
+        finding = found(self.where(), self.take_stacks(self.watch.live))
+        return finding.words if finding.suspects else ""
 
     def _forget_steps(self, *local_ranks: int) -> None:
         """Note that these replicas do not call ``preempted()`` any more."""
