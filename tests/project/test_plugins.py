@@ -237,11 +237,15 @@ def test_distributions_are_listed_only_for_a_name_that_is_not_ours(
 
 @pytest.fixture
 def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Pretend a distribution that adds two launchers; yield the groups that are listed."""
+    """Pretend a distribution that adds three launchers; yield the groups that are listed."""
     asked: list[str] = []
     names: dict[str, Any] = {}
     exec(ACME, names)  # the wheel's module
-    rows = {"acme": names["LAUNCHER"], "queue": Launcher("Acme's queue", hosts="ACME_NODES")}
+    rows = {
+        "acme": names["LAUNCHER"],
+        "queue": Launcher("Acme's queue", hosts="ACME_NODES"),
+        "list": Launcher("Acme's list", lists=(("ACME_HOSTS", str.split),)),
+    }
     entries = {name: SimpleNamespace(load=lambda row=row: row) for name, row in rows.items()}
     monkeypatch.setattr(_registry, "foreign", lambda group: asked.append(group) or entries)
     launchers._theirs.cache_clear()
@@ -270,6 +274,8 @@ def test_a_row_of_another_distribution_is_asked_as_ours_are(acme: list[str]) -> 
         planned({**PER_DEVICE, "ACME_LOCAL_SIZE": ""})
     with pytest.raises(PlanError, match="ACME_NODES=2: the job has 2 hosts"):
         planned({"ACME_NODES": "2"})
+    with pytest.raises(PlanError, match="ACME_HOSTS=a b c: the job has 3 hosts"):
+        planned({"ACME_HOSTS": "a b c", "ACME_NODE": "1"})
     assert reported(HostFacts(env={**PER_DEVICE, "OTHER": "1"})).env == PER_DEVICE
     assert acme == ["launchers"], "once"
 
