@@ -74,7 +74,7 @@ class HostsLaunch(Launch):
         self.hosts: list[Host] = []
         self.agents: Sequence[Agent] = ()
         self.output = HostsOutput(len(orders), packed.cell)
-        self._stacks = StacksOfHosts(self._note_wait)
+        self._stacks = StacksOfHosts()
         self._group, self._orders, self._packed, self._planned = group, orders, packed, planned
         self._port = 0
         """Which host 0 has found, once it has."""
@@ -197,7 +197,8 @@ class HostsLaunch(Launch):
         if isinstance(message, PortsHeld):
             event = rules.PortsFound(message.port)
         elif isinstance(message, StackTexts):
-            self._stacks.came()
+            if words := self._stacks.came():
+                self.events.add([("waiting", time.monotonic_ns(), None, None, words)])
         elif isinstance(message, WaitedLong):
             if self._stacks.ask_who_is_late(self.hosts, message.late):
                 self.order(TakeStacks())
@@ -323,9 +324,6 @@ class HostsLaunch(Launch):
     def host_of(self, rank: int) -> Host:
         """Return the host that runs a replica."""
         return self.hosts[rank // len(self.job.plan.hosts[0].replicas)]
-
-    def _note_wait(self, words: str) -> None:
-        self.events.add([("waiting", time.monotonic_ns(), None, None, words)])
 
     def live_stacks(self) -> dict[int, str]:
         """Return the current stacks of all live replicas, by rank."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from xmp._os import log
 from xmp._os.log import say
@@ -21,9 +21,7 @@ class StacksOfHosts:
     seconds = 3.0
     """How long answers are waited for; a supervisor takes at most 1 s for its replicas."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        """Call ``note`` with what is said unasked."""
-        self._note = note
+    def __init__(self) -> None:
         self._hosts: Sequence[Host] = ()
         self._prints: float | None = None
         """Until when answers are waited for, to print them."""
@@ -62,10 +60,9 @@ class StacksOfHosts:
             log.warning("no stacks: %s", silent)
         return self._found()
 
-    def came(self) -> None:
-        """Print the stacks if this answer was the last one."""
-        if self._prints is not None and self.have_come():
-            self._print()
+    def came(self) -> str:
+        """Print the stacks if this answer was the last one; return what was said unasked."""
+        return self._print() if self._prints is not None and self.have_come() else ""
 
     def left(self) -> float | None:
         """Return the seconds until the stacks that have come are printed; None if none are."""
@@ -77,25 +74,26 @@ class StacksOfHosts:
         if left is not None and left <= 0:
             self._print()
 
-    def _print(self) -> None:
+    def _print(self) -> str:
         self._prints = None
         if not self._asked:
-            self._say_who_is_late()
-            return
+            return self._say_who_is_late()
         silent = self._silent()
         where = living(self._found(), self._places())
         say("\n".join([where, *([f"no stacks: {silent}"] if silent else [])]))
+        return ""
 
-    def _say_who_is_late(self) -> None:
+    def _say_who_is_late(self) -> str:
         """Say it once, though each host has its replicas waiting; nothing if a host is silent."""
         places = self._places()
         words = noticed_over_hosts(places, self._found(), self._late)
         number = max((place.record.number for place in places), default=0)
         what = words.partition("(")[0], number  # without the seconds
-        if words and not self._silent() and what != self._noticed:
-            self._noticed = what
-            say(f"xmp: {words} {UNASKED}")
-            self._note(words)
+        if not words or self._silent() or what == self._noticed:
+            return ""
+        self._noticed = what
+        say(f"xmp: {words} {UNASKED}")
+        return words
 
     def _silent(self) -> str:
         """Return which hosts have not answered; empty if all have."""
