@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.tpu_hosts import ALL, FRAMEWORKS, host, plan, variables
 from xmp._plan import planner, topology
+from xmp._plan.runtimes._tpu import _count
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, JobPlan, Request
 
@@ -330,3 +331,19 @@ def test_the_template_leaves_alone_what_looks_for_chips() -> None:
     assert without.not_preloaded == ("torch_tpu",)
     loaded = host(loaded=("torch", "torch_xla", "torch_tpu", "numpy"))
     assert plan(loaded).preload == ("torch", "numpy")
+
+
+@pytest.mark.parametrize(
+    ("shown", "kind", "count"),
+    [
+        (8, "v5litepod-16", 8),  # the type alone would allow hosts of four
+        (4, "v5litepod-16", 4),
+        (8, "v5litepod-4", 4),  # the kernel may show functions
+        (0, "v5litepod-8", 4),
+    ],
+)
+def test_the_chips_of_a_host(shown: int, kind: str, count: int) -> None:
+    generation = topology.generation_of_type(kind)
+    assert generation is not None
+    facts = HostFacts(tpu={"chips": str(shown)})
+    assert _count(facts, {"TPU_ACCELERATOR_TYPE": kind}, generation) == count
