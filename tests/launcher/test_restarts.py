@@ -15,6 +15,7 @@ import xmp
 from tests.support.launching import always_fails, failure, launch, never_returns
 from tests.support.stage import Script
 from tests.support.waiting import until
+from xmp._processes.launcher.launch import Launch
 from xmp._processes.messages.launch import Pause, Resume, TakeStacks
 
 pytestmark = pytest.mark.failing
@@ -284,3 +285,14 @@ def test_a_request_that_ends_nothing_forbids_no_restart(method: str, tmp_path: P
         context._launch.ask(request)
     (tmp_path / "go").touch()
     assert list(context.results()) == [1, 1]
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_each_attempt_hears_other_hosts_while_the_program_does_something_else(
+    joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[Launch] = []
+    monkeypatch.setattr(Launch, "watch_alone", lambda attempt: watched.append(attempt))
+    found: Any = xmp.spawn(fails_twice, nprocs=2, runtime="cpu", join=joined, max_restarts=2)
+    assert joined or found.join()
+    assert len({id(attempt) for attempt in watched}) == (0 if joined else 3)
