@@ -11,6 +11,7 @@ import pytest
 import xmp
 from tests.support.frameworks import replicas as any_replicas
 from tests.support.frameworks import together
+from tests.support.fresh import in_fresh_interpreter
 from tests.support.stage import Stage
 
 replicas = partial(any_replicas, runtime="cpu")
@@ -32,6 +33,28 @@ def forms_its_group(rank: int) -> Any:
     assert "destroy_process_group() before" in str(caught.value)
     limits = group._get_backend(xmp.device()).options._timeout
     return dist.group.WORLD is group, dist.get_backend(), limits.total_seconds()
+
+
+IN_THIS_PROCESS = """
+import torch.distributed as dist, xmp
+
+def functions():
+    return dist.destroy_process_group, dist.distributed_c10d.destroy_process_group
+
+def forms_and_destroys(rank):
+    xmp.init_process_group()
+    assert functions() != before
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    before = functions()
+    xmp.spawn(forms_and_destroys, nprocs=1, runtime="cpu")
+    assert functions() == before
+"""
+
+
+def test_torchs_own_function_is_back_after_a_launch_in_this_process() -> None:
+    in_fresh_interpreter(IN_THIS_PROCESS)
 
 
 @pytest.fixture(scope="module")
