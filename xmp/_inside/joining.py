@@ -135,7 +135,7 @@ class Joined:
 
     @property
     def _compares(self) -> bool:
-        """Whether all ranks send each other their calls, those of this host too."""
+        """Return whether all ranks send each other their calls, those of this host too."""
         return self._gather is not None and self._state.checks_hosts()
 
     def _compare(self, gather: Callable[[Any], Sequence[Any]]) -> None:

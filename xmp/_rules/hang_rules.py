@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xmp._words.record import RETURNED, Frame, RankPlace, ranks
+from xmp._words.record import RETURNED, Frame, RankPlace, have_not_come, ranks
 
 from .frame_meanings import COLLECTIVE, DEVICE, MESSAGE, meaning
 
@@ -44,7 +44,7 @@ class Finding:
     tells: bool = True
     """Whether something tells the ranks apart."""
     waits: bool = True
-    """Whether a rank is known to wait for others."""
+    """True: a rank is known to wait for others."""
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,12 @@ def _absent(
     waiting = [rank for rank in waiting if (met[rank].name, met[rank].site) == (name, site)]
     where = f"the {name} at {site}" if site else f"the {name}"
     wait = "wait" if len(waiting) > 1 else "waits"
-    have = "have" if len(suspects) > 1 else "has"
     # Without a record the group is not known: its other ranks may be elsewhere with good reason.
     living = sum(not place.ended for place in by_rank.values())
     sure = bool(recorded) or 2 * len(waiting) > living or len(by_rank) == 2
-    came = f"{have} not come" if sure else "may not have come"
+    who = have_not_come(suspects) if sure else f"{ranks(suspects)} may not have come"
     words = (
-        f"{ranks(suspects)} {came} to {where}, where {ranks(waiting)} {wait}{long}: "
-        f"{_whereabouts(by_rank, suspects)}"
+        f"{who} to {where}, where {ranks(waiting)} {wait}{long}: {_whereabouts(by_rank, suspects)}"
     )
     return Finding(tuple(suspects), sure, words)
 

@@ -82,7 +82,7 @@ class Notice:
     """Empty: all of this host have come, and those of other hosts are to be asked."""
     seconds: int
     works: bool
-    """Whether those that have not come work; of other hosts: whether that is no excuse any more."""
+    """True: those that have not come work. Of other hosts: name them even if they work."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Waits:
     begun: int = 0
     """No wait counts before that time."""
     others: bool = False
-    """Whether collectives of all ranks have ranks of other hosts."""
+    """True: collectives of all ranks have ranks of other hosts."""
     _known: dict[Wait, _Known] = field(default_factory=dict)
 
     def look(self, looks: Iterable[Look]) -> list[Notice]:
@@ -139,7 +139,7 @@ class Waits:
 
     @property
     def any(self) -> bool:
-        """Whether the last look has seen a wait."""
+        """Return whether the last look has seen a wait."""
         return bool(self._known)
 
     def restart(self, now: int) -> None:

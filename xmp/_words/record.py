@@ -74,9 +74,9 @@ class RankPlace:
     doing: str = ""
     """What the kernel says of it: "asleep", "running" …; empty: not known."""
     works: bool = False
-    """Whether it has done something of late; known only where ranks of other hosts may wait."""
+    """True: it has done something of late. Known only where ranks of other hosts may wait."""
     thread_meets: bool = False
-    """Whether a thread of it, which has no record, is in a collective of xmp's."""
+    """True: a thread of it, which has no record, is in a collective of xmp's."""
     ended: str = ""
     """``RETURNED`` or ``ENDED``; empty: it runs."""
 

@@ -26,7 +26,7 @@ class StacksOfHosts:
         self._prints: float | None = None
         """Until when answers are waited for, to print them."""
         self._asked = True
-        """Whether the user has asked, and not a host whose replicas wait."""
+        """True: the user has asked. False: a host whose replicas wait."""
         self._late = False
         self._noticed = "", 0
 

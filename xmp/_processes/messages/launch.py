@@ -183,7 +183,7 @@ class WaitedLong(NamedTuple):
     """Replicas of this host have waited long in a collective; the driver asks all who is late."""
 
     late: bool
-    """Whether a replica that has not come is to be named even if it works."""
+    """True: name a replica that has not come even if it works."""
 
 
 class ProgressMade(NamedTuple):

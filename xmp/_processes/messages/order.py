@@ -79,7 +79,7 @@ class LaunchOrder:
     several_hosts: bool = False
     """Whether the launcher reports the first failure to other hosts."""
     for_driver: bool = False
-    """Whether a driver hears of all hosts, and says for all which ranks are waited for."""
+    """True: a driver hears of all hosts, and says for all which ranks are waited for."""
     key: bytes = field(default=b"", repr=False)
     """What the replicas prove to each other that they belong to this attempt; empty: nothing."""
 

@@ -157,7 +157,7 @@ class Meet(NamedTuple):
     local_ranks: list[int]
     """All that take part, the sender too."""
     nanoseconds: int
-    """How long to wait for them."""
+    """The longest wait for them."""
 
 
 class CallOff(NamedTuple):
@@ -243,7 +243,7 @@ class Met(NamedTuple):
     """The end of a ``Meet``."""
 
     words: str
-    """Who has not come; empty: all have."""
+    """The ranks that have not come, in words; empty: all have."""
 
 
 # --- on the debugger's connection, with launch.AnswerDebugger and launch.DebuggerLeft ------------

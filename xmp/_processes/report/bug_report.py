@@ -1,7 +1,7 @@
 """``error.save(path)``: all that is known about a failed launch, in one text for a bug report.
 
-The launch may have failed in a program that runs unattended: what its processes wrote and where
-they were is gone when somebody reads the message. Secrets are hidden as in `xmp facts`.
+A launch may fail in a program that runs unattended. What its processes wrote, and where they were,
+is gone by the time its message is read. Secrets are hidden as in `xmp facts`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xmp._rules.watch import UNKNOWN
 from xmp._words.errors import ReplicaError, XmpError, brief
 from xmp._words.record import RankPlace, ranks
 
-__all__ = ["save_report", "text_of"]
+__all__ = ["save_report"]
 
 _SHORTEST_SECRET = 6  # characters
 _HISTORY = "An earlier attempt (max_restarts=)"
@@ -32,12 +32,12 @@ def save_report(error: XmpError, path: str | os.PathLike[str], xmp_version: str)
     def private(name: str, flags: int) -> int:
         return os.open(name, flags, 0o600)
 
-    text = text_of(error, xmp_version)
+    text = _text_of(error, xmp_version)
     with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=private) as file:
         file.write(text)
 
 
-def text_of(error: XmpError, xmp_version: str) -> str:
+def _text_of(error: XmpError, xmp_version: str) -> str:
     """Return the report."""
     # Compiles patterns, which few programs need.
     from xmp._plan.secrets import HIDDEN, without_secrets

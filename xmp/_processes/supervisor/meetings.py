@@ -49,7 +49,7 @@ class Meetings:
         self._whereabouts = whereabouts
         self._open: dict[str, _Meeting] = {}
         self._off: dict[str, tuple[int, str]] = {}
-        """Who has refused a meeting and why, for those that are on their way to it."""
+        """Local rank and reason of a refusal, for the ranks that have yet to come."""
         self._left: set[int] = set()
         self._paused_at = 0
 
