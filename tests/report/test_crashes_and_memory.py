@@ -178,6 +178,35 @@ def test_what_was_counted_decides() -> None:
     assert "cannot say whether memory ran out" in found(None, None)[1]
 
 
+@pytest.mark.parametrize(
+    ("ends", "first"),
+    [
+        ("K K K", 2),  # the largest, though the smallest one's end was seen first
+        ("K K -", 1),
+        ("K - K", 2),
+        ("K - -", 0),
+        ("- K K", 0),  # what was seen first is no kill
+        ("K x K", 2),
+        ("K s s", 0),  # xmp has ended the others
+    ],
+)
+def test_of_replicas_without_memory_the_largest_is_the_cause(ends: str, first: int) -> None:
+    one = resources.Counted(3, 12 * GIB), resources.Counted(5, 13 * GIB)
+    memory = OomFinding(*one, None, {rank: (rank + 1) << 20 for rank in range(3)})
+    failures = [ended(rank, how) for rank, how in enumerate(ends.split())]
+    failures[0].label = "cause"
+    ordered = memory.largest_first(failures)
+    assert [each.rank for each in ordered] == [first, *({0, 1, 2} - {first})]
+    assert [each.label == "cause" for each in ordered] == [True, False, False]
+
+
+def ended(rank: int, how: str) -> Failure:
+    label = "stopped by xmp" if how == "s" else "unknown"
+    if how in "Ks":
+        return Failure(rank, rank, 4711, "signal", label, signal_name="SIGKILL")
+    return Failure(rank, rank, 4711, "exit", label, exit_code=1)
+
+
 def test_a_count_of_the_whole_machine_proves_only_that_there_was_none() -> None:
     before, after = resources.Counted(3, everywhere=True), resources.Counted(5, everywhere=True)
     assert found(before, before)[0] == "not by xmp, and memory did not run out"

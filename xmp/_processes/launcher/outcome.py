@@ -132,6 +132,8 @@ class Outcome:
             self.failures = real_first(self.failures)
         if self.failures:
             self.memory = self._oom_counters.look()
+        if self.overdue is None:
+            self.failures = self.memory.largest_first(self.failures)
 
     def _unopened(self, failure: Failure) -> Failure:
         """In an agent, without the exception: to load it runs code that the driver is to run."""

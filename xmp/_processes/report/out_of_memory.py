@@ -5,18 +5,19 @@ The launcher reads them at the launch and after a failure: its control group is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xmp._os.probe import resources
 from xmp._processes.messages.order import Failure
-from xmp._rules.watch import STOPPED
+from xmp._rules.watch import CAUSE, STOPPED, UNKNOWN
 
 __all__ = ["OomCounters", "OomFinding"]
 
 _SHELLS_KILLED = 137
 _ADVICE = "Use less memory in each replica, start fewer replicas, or raise the limit."
 _UNKNOWN = "reason unknown"
+_NO_MEMORY = "out of memory"
 _SIGNALLED = (
     "So a process sent the signal: the replica itself (os.kill in the code that it runs), or\n"
     "another one: see the logs of the scheduler and the container runtime."
@@ -51,7 +52,22 @@ class OomFinding:
             return _UNKNOWN
         if not self.kills:
             return "not by xmp, and memory did not run out"
-        return _UNKNOWN if self._everywhere else "out of memory"
+        return _UNKNOWN if self._everywhere else _NO_MEMORY
+
+    def largest_first(self, failures: Sequence[Failure]) -> list[Failure]:
+        """Put the largest of the replicas that the kernel killed first, if one of them was first.
+
+        The kernel kills the largest process of the control group first (oom_badness() in its
+        mm/oom_kill.c), and another one if that one frees its memory too slowly; which is also why
+        the smaller one's end is seen first.
+        """
+        killed = [each for each in failures[1:] if self.why(each) == _NO_MEMORY]
+        if not killed or self.why(failures[0]) != _NO_MEMORY:
+            return list(failures)
+        first = failures[0]
+        most = max([first, *killed], key=lambda each: self.largest.get(each.rank, 0))
+        first.label, most.label = UNKNOWN, CAUSE
+        return [most, *(each for each in failures if each is not most)]
 
     def found(self, killed: bool, by_signal: bool = True) -> str:
         """Return the evidence, with advice; also if memory ran out but no replica was ``killed``.
