@@ -298,3 +298,38 @@ if __name__ == "__main__":
 def test_connections_among_the_arguments_are_closed_once(script: Script, method: str) -> None:
     done = script(QUEUES, method)
     assert (done.out, done.err) == ("[0, 1]\n", "")
+
+
+# --- what multiprocessing's resource tracker removes ----------------------------------------------
+
+WITH_SEMAPHORES = """
+import multiprocessing, os, signal, sys
+import xmp
+
+def fn(rank):
+    semaphore = multiprocessing.get_context("spawn").Semaphore(0)
+    print(semaphore._semlock.name, flush=True)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    semaphore.acquire()
+
+if __name__ == "__main__":
+    try:
+        xmp.spawn(fn, nprocs=2, start_method=sys.argv[1])
+    except xmp.ReplicaDied:
+        sys.exit(3)
+"""
+
+
+def test_semaphores_of_killed_replicas_are_removed_and_nothing_is_said(
+    method: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(WITH_SEMAPHORES)
+    done = subprocess.run(
+        [sys.executable, script, method], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    names = done.stdout.split()
+    assert names
+    assert [name for name in names if os.path.exists(f"/dev/shm/sem.{name[1:]}")] == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable
 from multiprocessing import process, util
 from typing import Any
 
 from xmp import _inside
 from xmp._processes.messages.launcher_state import LauncherState
+from xmp._processes.system.processes import TRACKER
 
 __all__ = ["AfterFork", "ReplicaIdentity", "after_fork"]
 
@@ -60,6 +62,7 @@ class ReplicaIdentity:
         """Become a child of the launcher: proxies and locks must not share the parent's."""
         _util._finalizer_registry.clear()
         if self._after_fork is None:
+            _spare_trackers()
             _util._run_after_forkers()
         else:
             for run, thing in self._after_fork:
@@ -84,6 +87,7 @@ def after_fork() -> AfterFork:
 
     This process is single-threaded: a lock that is new here is still free in its forks.
     """
+    _spare_trackers()
     left = []
     for (_, _, run), thing in sorted(
         _util._afterfork_registry.items(), key=lambda item: item[0][0]
@@ -93,3 +97,27 @@ def after_fork() -> AfterFork:
         else:
             left.append((run, thing))
     return left
+
+
+def _spare_trackers() -> None:
+    """Have resource trackers of replicas lead a group of their own.
+
+    A tracker removes what its process has left (semaphores, shared memory), once that has ended
+    (CPython, multiprocessing/resource_tracker.py). The group of a replica that has ended is killed.
+    """
+    own = _util.spawnv_passfds
+
+    def spawned(path: Any, args: list[Any], passfds: Any) -> int:
+        if TRACKER not in str(args[-1]):
+            pid: int = own(path, args, passfds)
+            return pid
+        quiet = "import warnings; warnings.simplefilter('ignore'); "  # it tells of what was left
+        for each in passfds:
+            os.set_inheritable(each, True)
+        try:
+            return os.posix_spawn(path, [*args[:-1], quiet + args[-1]], os.environ, setpgroup=0)
+        finally:
+            for each in passfds:
+                os.set_inheritable(each, False)
+
+    _util.spawnv_passfds = spawned

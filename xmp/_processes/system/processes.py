@@ -22,12 +22,15 @@ from xmp._processes.system.descriptors import move_above
 from .linux import open_pidfd, ready
 
 __all__ = [
-    "CPU_TIME", "HeldProcess", "children", "cpu_limits", "drain", "end_descendants", "is_ending",
-    "is_gone", "is_stopped", "is_zombie", "kill", "next_ended", "out_of_cpu_time", "peak_memory",
+    "CPU_TIME", "TRACKER", "HeldProcess", "children", "cpu_limits", "drain", "end_descendants",
+    "is_ending", "is_gone", "is_stopped", "is_zombie", "kill", "next_ended", "out_of_cpu_time", "peak_memory",
     "signal_name", "wait_gone", "wake_on_ends",
 ]  # fmt: skip
 
 CPU_TIME = "the limit of its CPU time"
+TRACKER = "from multiprocessing.resource_tracker import main"
+"""What the command of a resource tracker contains (CPython 3.10 to 3.13)."""
+_TRACKER_WAIT = 1.0
 _KILLED_WAIT = 2.0  # seconds within which a process that can be killed ends
 _PF_EXITING = 0x4  # include/linux/sched.h
 _POLL = 0.002  # seconds between two looks where no pidfd reports the end
@@ -163,12 +166,22 @@ def end_descendants(spare: Iterable[int] = ()) -> set[int]:
     This is for subreapers: the children of each one that dies become ours, so the loop ends with
     the last process of a double-forked or ``setsid`` tree. Return the children that are in an
     uninterruptible system call after a bounded wait; the kernel ends them when the call returns.
+
+    multiprocessing's resource trackers end by themselves, a moment after the last process that they
+    work for, and remove what was left behind: they are killed only if they do not.
     """
-    spared, left = set(spare), set[int]()
+    spared, left, waited = set(spare), set[int](), False
     for _ in range(1000):
-        doomed = {*children(os.getpid())} - spared - left
-        if not doomed:
+        found = {*children(os.getpid())} - spared - left
+        if not found:
             break
+        doomed = {
+            pid for pid in found if waited or TRACKER not in proc.text(f"/proc/{pid}/cmdline")
+        }
+        if not doomed:
+            end, waited = time.monotonic() + _TRACKER_WAIT, True
+            for pid in found:
+                _reap(pid, end)
         for pid in doomed:
             kill(pid)
         end = time.monotonic() + _KILLED_WAIT
