@@ -61,8 +61,10 @@ from ._words.errors import (
 )
 
 if _typing.TYPE_CHECKING:
+    from ._calls.gang import Gang, gang
     from ._calls.job import Job
     from ._calls.run_script import run_script
+    from ._inside.namespace import state
     from ._inside.sharing import MpModelWrapper, MpSerialExecutor
     from ._processes import ProcessContext, Results
     from ._words.event import Event
@@ -73,6 +75,7 @@ __version__ = "0.2.0"  # read by the build, too
 
 __all__ = [
     "Event",
+    "Gang",
     "HostFacts",
     "HostLost",
     "Job",
@@ -97,6 +100,7 @@ __all__ = [
     "data_parallel",
     "default_nprocs",
     "device",
+    "gang",
     "heartbeat",
     "host_facts",
     "host_index",
@@ -118,12 +122,14 @@ __all__ = [
     "shutdown",
     "spawn",
     "start_processes",
+    "state",
     "world_size",
 ]
 
 _NOT_OURS = {"annotations"}  # what the line above the imports leaves
 _LAZY = {
     "Event": "_words.event",
+    "Gang": "_calls.gang",
     "HostFacts": "_words.types",
     "Job": "_calls.job",
     "JobPlan": "_words.types",
@@ -132,7 +138,9 @@ _LAZY = {
     "ProcessContext": "_processes",
     "Results": "_processes",
     "data_parallel": "plugins.data_parallel.call",
+    "gang": "_calls.gang",
     "run_script": "_calls.run_script",
+    "state": "_inside.namespace",
 }
 for _name in __all__:
     # Tracebacks and reprs show the public name, not the file that it lives in.

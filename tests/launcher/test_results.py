@@ -290,5 +290,5 @@ def gives_a_lock(rank: int) -> str:
 def test_a_shared_value_that_cannot_be_sent() -> None:
     first, second = xmp.spawn(gives_a_lock, nprocs=2, runtime="cpu")
     assert first.startswith("returned <unlocked")
-    assert second.startswith("raised once_per_host/0: <unlocked")
+    assert second.startswith("raised once_per_host/0/0: <unlocked")
     assert "cannot be sent to the other replicas" in second

@@ -36,7 +36,7 @@ def hears(rank: int, collective: str, folder: Path) -> None:
 
         state = distributed.global_state
         if collective == "all_gather":  # what rank 0 has stored is replaced
-            state.client.blocking_key_value_get_bytes("xmp/1/0", 60_000)
+            state.client.blocking_key_value_get_bytes("xmp/0/1/0", 60_000)
         (folder / "new").write_text(state.coordinator_address)
         (folder / "new").rename(folder / "address")
     if collective == "broadcast":
@@ -54,7 +54,7 @@ def test_what_a_stranger_writes_for_rank_0_is_not_opened(collective: str, tmp_pa
         until((tmp_path / "address").exists, 60)
         head = bytes(CODE_SIZE) + pickle.dumps((pickle.dumps(Runs(tmp_path / "ran")), []))
         message = len(head).to_bytes(8, "little") + head
-        put((tmp_path / "address").read_text(), "xmp/1/0", message)
+        put((tmp_path / "address").read_text(), "xmp/0/1/0", message)
         (tmp_path / "written").touch()
         with pytest.raises(xmp.ReplicaRaised, match="the message of rank 0 is not what that"):
             job.join()

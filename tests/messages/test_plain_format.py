@@ -117,7 +117,7 @@ def phase(name: bytes, length: int) -> bytes:
         (phase(b"\xff\xfe", 2), "is not UTF-8"),
         (encoded(replica.WantValue("", 0, True))[:-1] + b"\2", "neither 0 nor 1"),
         (
-            encoded(replica.ResultReady(0, None, 0, Timeline(), []))[:-4] + b"\xff" * 4,
+            encoded(replica.ResultReady(0, None, 0, Timeline(), [], False))[:-5] + b"\xff" * 4,
             "4294967295 texts are announced",
         ),
         (b"", "is empty"),

@@ -186,7 +186,7 @@ def packets(path: Path) -> list[bytes]:
         b"garbage",
         b"+part",
         b"." + encoded(messages.ExitCalled(now, 3, Timeline())),
-        b"." + encoded(messages.ResultReady(now, pickled, len(pickled), Timeline(), [])),
+        b"." + encoded(messages.ResultReady(now, pickled, len(pickled), Timeline(), [], False)),
         b"." + encoded(messages.FunctionEntered()),
     ]
 

@@ -269,7 +269,7 @@ def test_once_counts_on_when_the_framework_is_there() -> None:
     _inside.once_per_host(lambda: 1)  # while the user's modules are imported
     _inside.settle(info(), FakeFramework(info()))
     _inside.once_per_host(lambda: 2)
-    assert channel.keys == [("once_per_host/0", 0), ("once_per_host/1", 0)]
+    assert channel.keys == [("once_per_host/0/0", 0), ("once_per_host/0/1", 0)]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class Touch:
 
 def result(size: int = 10, data: bytes | None = None, **changed: Any) -> Any:
     now = time.monotonic_ns()
-    message = messages.ResultReady(now, data, size, Timeline(now), [])
+    message = messages.ResultReady(now, data, size, Timeline(now), [], False)
     return message._replace(**changed)
 
 

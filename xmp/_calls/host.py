@@ -32,6 +32,7 @@ __all__ = [
     "attempt",
     "expected_imports",
     "for_hosts",
+    "gang_start",
     "host_facts",
     "launch",
     "launch_bare",
@@ -90,6 +91,11 @@ def launch(
     return _processes.launch(call, attempt, join)
 
 
+def gang_start(request: Request, call: Call) -> Launch:
+    """Start the replicas of a gang, from facts to processes: at first, and after each loss."""
+    return _attempt(request, _Shared(None), _processes.ready(call.using(stays=True)))
+
+
 def attempt(request: Request, call: Call, held: ports.PortLease | None, called: int) -> Launch:
     """Make one attempt of a launch over hosts; its driver decides whether another one follows.
 
@@ -125,6 +131,12 @@ def _attempt(request: Request, shared: _Shared, call: Call, called: int = 0) -> 
     known = host_facts()
     request = with_uses(request, call.fn, known)
     draft = planner.plan(request, known)
+    if call.settings.stays and draft.meeting is not None:
+        raise PlanError(
+            f"xmp.gang: the plan has {len(draft.hosts)} hosts ({draft.why}), and a gang stays on "
+            "one. Use xmp.launch, or unset what names the other hosts",
+            code="XMP-P09",
+        )
     others = shared.others_of(draft)
     if others is not None:
         known = others.facing(known, draft.meeting, call.settings.limits, called)

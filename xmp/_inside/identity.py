@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from xmp._os import signals
 from xmp._os.imports import loaded_framework
 
+from .call_state import CallState
 from .launch_key import of_environment
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from xmp._words.replica_info import ReplicaInfo
 
 __all__ = [
-    "Channel", "OwnRecord", "ReplicaState", "begin_script", "channel", "child_apart", "current",
-    "device", "for_children", "framework_of", "host_index", "in_a_replica", "install",
-    "installed", "is_in_function", "is_replica", "is_thread", "launch_key", "local_rank",
-    "local_world_size", "replica", "restart_count", "settle", "synchronize", "take_over",
-    "uninstall", "whose_child",
+    "Channel", "OwnRecord", "ReplicaState", "begin_call", "begin_script", "channel", "child_apart",
+    "current", "device", "end_call", "for_children", "framework_of", "gangs_call", "host_index",
+    "in_a_replica", "install", "installed", "is_in_function", "is_replica", "is_thread",
+    "launch_key", "local_rank", "local_world_size", "replica", "restart_count", "settle",
+    "synchronize", "take_over", "uninstall", "whose_child",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -91,6 +91,8 @@ class OwnRecord(Protocol):
 
     def leave(self) -> None: ...
 
+    def end_call(self) -> None: ...
+
     def differing(self, group: int, number: int, signature: int) -> list[int]: ...
 
     def read(self, local_rank: int) -> Record: ...
@@ -115,13 +117,10 @@ class ReplicaState:
         self.is_alone = False  # the replica is the caller's process, as nprocs=1 asks
         self.is_apart = False  # a child of the replica that shares none of its memory
         self.is_script = False  # it runs a script, as a process of torchrun does
-        self.once_calls: Iterator[int] = itertools.count()
+        self.call = CallState()
         self.record: OwnRecord | None = None  # of a replica whose supervisor looks at it
         self.pid, self.thread = _pid, _thread()
-        self.broken = ""  # why no collective may follow; empty: it may
         self._checks: str | None = None
-        self.meetings: dict[int, int] = {}
-        """How many collectives with a time limit each group has had, of calls without a record."""
 
     def checks(self) -> bool:
         """Return whether calls of collectives are compared; XMP_CHECK is read once."""
@@ -186,6 +185,28 @@ def take_over(record: OwnRecord | None = None) -> None:
     state = _in_this_context.get()
     assert state is not None
     state.pid, state.thread, state.record = _pid, _thread(), record
+
+
+def begin_call(number: int) -> None:
+    """Begin a call of a gang: nothing that this replica counts is left of the last one."""
+    state = current()
+    state.call = CallState(number)
+    begin: Callable[[int], None] | None = getattr(state.framework, "begin_call", None)
+    if begin is not None:
+        begin(number)
+
+
+def gangs_call() -> CallState | None:
+    """Return the call of a gang in which this replica is, unless it is the first; else None."""
+    state = installed()
+    return state.call if state is not None and state.call.number else None
+
+
+def end_call() -> None:
+    """Note that this replica is done with a call of a gang."""
+    record = current().record
+    if record is not None:
+        record.end_call()
 
 
 def begin_script() -> None:

@@ -110,8 +110,8 @@ class Joined:
             if self._limit is not None:
                 self._limit.meet(self._operation, self._group.ranks, self._group.number)
             return
-        if self._state.broken:
-            raise RuntimeError(self._state.broken)
+        if self._state.call.broken:
+            raise RuntimeError(self._state.call.broken)
         limited = self._limit is not None
         entry, self._signature = _entry(
             self._record, sys._getframe(1), self._operation, self._data, limited
@@ -185,11 +185,11 @@ class Joined:
         message = self._difference(calls)
         if self._state.channel is not None:
             with suppress(RuntimeError):  # no supervisor hears it any more
-                self._state.channel.call_off(meeting_of(*self._place), message)
+                self._state.channel.call_off(meeting_of(self._state, *self._place), message)
         if self._abandon is not None:
             self._abandon(message)
         else:
-            self._state.broken = f"no collective can follow one that was refused: {message}"
+            self._state.call.broken = f"no collective can follow one that was refused: {message}"
         raise RuntimeError(message) from None
 
     def _difference(self, calls: Iterable[tuple[int, str]]) -> str:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Limit", "meeting_of"]
 
 
-def meeting_of(group: int, number: int) -> str:
+def meeting_of(state: ReplicaState, group: int, number: int) -> str:
     """Return the name under which the ranks of a collective meet."""
-    return f"{group}/{number}"
+    return f"{state.call.number}/{group}/{number}"
 
 
 class Limit:
@@ -54,9 +54,10 @@ class Limit:
 
     def _key(self, group: int, number: int) -> str:
         if number:
-            return meeting_of(group, number)
-        count = self._state.meetings[group] = self._state.meetings.get(group, 0) + 1
-        return f"apart/{group}/{count}"
+            return meeting_of(self._state, group, number)
+        call = self._state.call
+        call.meetings[group] += 1
+        return f"apart/{call.number}/{group}/{call.meetings[group]}"
 
     def _absent(self, key: str, ranks: Sequence[int]) -> str:
         """Return in words who has not come."""

@@ -68,7 +68,7 @@ def once_per_host(fn: Callable[[], T]) -> T:
     if own and not signals.in_handler():
         if _making.keys:
             return fn()  # for all of this host already
-        key = f"once_per_host/{next(state.once_calls)}"
+        key = f"once_per_host/{state.call.number}/{next(state.call.once_calls)}"
         if state.info.local_rank == 0:
             return _shared(state.channel, key, fn, owner=0)
         with Joined(state, "once_per_host", group=_FIRST_OF_HOST):
@@ -76,7 +76,7 @@ def once_per_host(fn: Callable[[], T]) -> T:
     with signals.deferred():
         from .same_call import name_of  # most programs make no such call
 
-    name = f"once_per_host/{name_of(fn)}"
+    name = f"once_per_host/{state.call.number}/{name_of(fn)}"
     return fn() if name in _making.keys else _shared(state.channel, name, fn, kept=True)
 
 

@@ -152,8 +152,10 @@ def _key(frame: FrameType) -> str:
     module = frame.f_globals.get("__name__", "?")
     module = "__main__" if module == "__mp_main__" else module
     place = f"{module}:{frame.f_code.co_name}:{frame.f_lineno}"
-    _made.count[place] += 1
-    return f"{place}#{_made.count[place]}"
+    call = _inside.gangs_call()  # of a later call: the line may have made others in an earlier one
+    made = _made.count if call is None else call.made
+    made[place] += 1
+    return f"{place}#{'' if call is None else f'{call.number}/'}{made[place]}"
 
 
 def _turn(key: str) -> AbstractContextManager[None]:

@@ -90,6 +90,8 @@ class _Guard:
         self.ours: dict[int, Handler] = {}
         """xmp's own handlers, of signals for which the program has none."""
         self.waiting = False
+        self.longest = _LOOK_SECONDS
+        """How long one wait may take: a signal may have come to a thread of a library."""
         self.keeps = False
         """Whether signals are noted until the process ends (``keep_deferred``)."""
         self.raised: BaseException | None = None
@@ -166,6 +168,14 @@ class _Guard:
                 raised = error
         if raised is not None:
             raise raised
+
+    def wait_at_rest(self, longest: float) -> None:
+        """Undo ``keep_deferred``: run handlers where this process waits, for so long at a time."""
+        self.mode, self.keeps, self.longest = _DEFERRED, False, longest
+
+    def end_rest(self) -> None:
+        """Only note signals from now on, until ``restore``."""
+        self.mode, self.longest = _BLOCKED, _LOOK_SECONDS
 
     def restore(self, but: Collection[int] = ()) -> None:
         """Put the program's handlers back, but not those in ``but`` nor those that it replaced.
@@ -308,7 +318,7 @@ def step(seconds: float | None) -> float | None:
     """Return how long one wait may take: where handlers run at waits, at most a second."""
     if guard.mode != _DEFERRED or not in_main():
         return seconds
-    return _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
+    return guard.longest if seconds is None else min(seconds, guard.longest)
 
 
 def returning(end: Callable[[], object]) -> None:

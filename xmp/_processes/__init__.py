@@ -155,7 +155,13 @@ def start(
 
         if call.telling is None:
             call = replace(call, telling=event_stream(call.observer))
-        launch = SupervisedLaunch(Job.of(call, plan, called, leases or {}, hosts), release)
+        job = Job.of(call, plan, called, leases or {}, hosts)
+        if call.settings.stays:
+            from .launcher.gang_launch import GangLaunch
+
+            launch: SupervisedLaunch = GangLaunch(job, release)
+        else:
+            launch = SupervisedLaunch(job, release)
         try:
             launch.start()
         except StartError:

@@ -6,6 +6,11 @@ before that of the rank which caused it. Then xmp takes the stacks of the live r
 ``patience`` (0 s unless asked for) to end by themselves, and ends them: SIGTERM (SIGINT after a
 Ctrl-C), grace, SIGKILL, a bounded wait. A launch that exceeds a time limit (``limits``) ends in the
 same way, without a cause and without patience.
+
+**A gang's call** has a ``Watch`` of its own (``keeps``). Ranks that are done with it wait at their
+post. After a failure, or beyond a limit, those inside get SIGINT; if all come to their posts within
+``grace``, the call is over and the replicas live on. If one does not, or a process ends, the gang
+is lost: it ends as a launch does. Between calls a Watch has all ranks at their posts (``at_rest``).
 """
 
 from __future__ import annotations
@@ -18,16 +23,20 @@ from xmp._words.types import Limits
 
 from .limits import Clocks, Overdue
 from .watch_events import (
+    AtPost,
+    CallOff,
     Ended,
     Entered,
     Interrupt,
     Kill,
+    Leave,
     Pause,
     Progress,
     Raised,
     Resume,
     Returned,
     Stop,
+    Stuck,
     WatchEvent,
 )
 
@@ -70,7 +79,8 @@ class Action:
 
     name: str
     """"stacks" (take them), "SIGINT", "SIGTERM", "SIGKILL" (send it), "phases" (report where they
-    are: they have not reached the function), or "finish" (the launch is over; no ranks)."""
+    are: they have not reached the function), "over" (the call is over, and all ranks are at their
+    posts; no ranks), or "finish" (the launch is over; no ranks)."""
     ranks: tuple[int, ...] = ()
 
 
@@ -115,9 +125,19 @@ class Watch:
     """When the last replica was started."""
     patience: int = 0
     """Nanoseconds between the settle window of a failure and SIGTERM."""
+    stays: bool = False
+    """Whether the ranks live on after the call: no process ends well before ``Leave``."""
+    keeps: bool = False
+    """Whether they do so after a failure, too, if all can come back to their posts."""
     phase: str = "running"
-    """"running", "settling", "leaving", "interrupting", "stopping", "killing" or "done"."""
+    """"running", "settling", "leaving", "recalling", "interrupting", "stopping", "killing", "over"
+    (all are at their posts) or "done"."""
     live: set[int] = field(init=False)
+    """The ranks that take part: not those at their posts, until the gang is lost."""
+    _posts: set[int] = field(default_factory=set)
+    """The ranks at their posts."""
+    _lost: bool = False
+    """Whether the gang ends: those at their posts are live, too."""
     _clocks: Clocks = field(init=False)
     _overdue: Overdue | None = None
     _step: int | None = None
@@ -135,6 +155,13 @@ class Watch:
         self.live = set(self.ranks)
         self._clocks = Clocks(self.live, self.limits, self.called, self.begun)
 
+    @classmethod
+    def at_rest(cls, ranks: Iterable[int], grace: int) -> Watch:
+        """Return the Watch of a gang between two calls."""
+        watch = cls((), grace, stays=True, phase="over")
+        watch._posts = set(ranks)
+        return watch
+
     @property
     def deadline(self) -> int | None:
         """When the next Tick is due."""
@@ -150,9 +177,9 @@ class Watch:
     def feed(self, event: WatchEvent) -> list[Action]:
         """Take one event; return what to do now."""
         actions = self._take(event)
-        if not self.live and self.phase != "done":
-            self.phase, self._step = "done", None
-            return [*actions, Action("finish")]
+        if not self.live and self.phase not in ("over", "done"):
+            self.phase, self._step = "over" if self._posts else "done", None
+            return [*actions, Action("over" if self._posts else "finish")]
         return actions or self._due(event.at)
 
     # --- events --------------------------------------------------------------------------------
@@ -162,16 +189,35 @@ class Watch:
         if isinstance(event, Returned):
             self._returned.add(event.rank)
         elif isinstance(event, Raised):
-            by_xmp = event.exits and self._ending()
+            recalled = event.interrupted and self.phase == "recalling"
+            by_xmp = recalled or (event.exits and self._ending())
             self._failed(event.rank, Died(event.at, event.words, recorded=True, by_xmp=by_xmp))
+        elif isinstance(event, AtPost):
+            if self._lost:
+                return []  # it is there to be ended
+            self.live.discard(event.rank)
+            self._posts.add(event.rank)
         elif isinstance(event, Ended):
-            self._ended(event)
-        elif isinstance(event, Interrupt):
+            return self._ended(event)
+        else:
+            return self._asked(event)
+        return []
+
+    def _asked(self, event: WatchEvent) -> list[Action]:
+        """Take what the launcher asks for."""
+        if isinstance(event, CallOff):
+            return self._recall(event.at) if self.phase == "running" else []
+        if isinstance(event, Interrupt):
             return self._interrupt(event.at)
-        elif isinstance(event, Stop):
+        if isinstance(event, (Stop, Stuck)):
+            self._lose()  # a gang is not kept
             return self._stop(event.at)
-        elif isinstance(event, Kill):
+        if isinstance(event, Kill):
             return self._kill(event.at)
+        if isinstance(event, Leave):
+            self._lose()
+            self.stays = False
+            self._returned |= self.live
         return []
 
     def _wind_clocks(self, event: WatchEvent) -> None:
@@ -193,12 +239,25 @@ class Watch:
         if self.phase == "settling":
             self._step = min(death.at + SETTLE, self._first + SETTLE_MOST)
 
-    def _ended(self, event: Ended) -> None:
+    def _lose(self) -> None:
+        """Note that the gang ends: those at their posts are waited for, too."""
+        self._lost = True
+        if self._posts and self.phase == "over":
+            self.phase = "running"
+        self.live |= self._posts
+        self._posts.clear()
+        self.keeps = False
+
+    def _ended(self, event: Ended) -> list[Action]:
+        self._lose()
         self.live.discard(event.rank)
-        clean = event.signal == 0 and event.exit_code == 0
+        self._note_end(event)
+        return self._stop(event.at) if self.phase == "recalling" and self.live else []
+
+    def _note_end(self, event: Ended) -> None:
         if event.rank in self._failures:
             return
-        if clean:
+        if event.signal == 0 and event.exit_code == 0 and not self.stays:
             self._returned.add(event.rank)
             return
         if event.rank in self._returned and self._ending():
@@ -226,6 +285,9 @@ class Watch:
             return [stacks]
         if self.phase == "leaving":
             return self._stop(now)
+        if self.phase == "recalling":
+            self._lose()
+            return self._stop(now)
         if self._ending() and self.phase != "killing":
             return self._kill(now)
         self.phase, self._step = "done", None
@@ -241,9 +303,18 @@ class Watch:
     def _living(self) -> tuple[int, ...]:
         return tuple(sorted(self.live))
 
+    def _recall(self, now: int) -> list[Action]:
+        """Have those inside the call come back to their posts."""
+        self.phase, self._step = "recalling", now + self.grace
+        self._sent |= {SIGINT, SIGTERM}  # those that ignore the one get the other
+        return [Action("stacks", self._living()), Action("SIGINT", self._living())]
+
     def _interrupt(self, now: int) -> list[Action]:
         if self._ending():
             return self._kill(now)
+        if self._posts:  # where SIGINT means nothing
+            self._lose()
+            return [Action("stacks", self._living()), *self._stop(now)]
         self.phase, self._step = "interrupting", now + self.grace
         self._sent |= {SIGINT, SIGTERM}  # those that ignore the one get the other
         return [Action("stacks", self._living()), Action("SIGINT", self._living())]
@@ -251,11 +322,15 @@ class Watch:
     def _stop(self, now: int) -> list[Action]:
         if self.phase in ("stopping", "killing"):
             return []
+        if self.keeps:
+            return self._recall(now)[1:]  # with the stacks that were taken just now
+        self._lose()
         self.phase, self._step = "stopping", now + self.grace
         self._sent.add(SIGTERM)
         return [Action("SIGTERM", self._living())]
 
     def _kill(self, now: int) -> list[Action]:
+        self._lose()
         self.phase, self._step = "killing", now + KILL_WAIT
         self._sent.add(SIGKILL)
         return [Action("SIGKILL", self._living())]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
-    "Ended", "Entered", "Interrupt", "Kill", "Pause", "Progress", "Raised", "Resume", "Returned",
-    "Stop", "Tick", "WatchEvent",
+    "AtPost", "CallOff", "Ended", "Entered", "Interrupt", "Kill", "Leave", "Pause", "Progress",
+    "Raised", "Resume", "Returned", "Stop", "Stuck", "Tick", "WatchEvent",
 ]  # fmt: skip
 
 
@@ -46,6 +46,16 @@ class Raised:
     words: str = ""
     exits: bool = False
     """Whether it called ``sys.exit``, as handlers of SIGTERM do."""
+    interrupted: bool = False
+    """Whether it is a KeyboardInterrupt, as handlers of SIGINT raise."""
+
+
+@dataclass(frozen=True)
+class AtPost:
+    """A replica of a gang is done with its call and waits for the next one."""
+
+    rank: int
+    at: int
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,27 @@ class Ended:
 @dataclass(frozen=True)
 class Interrupt:
     """The user pressed Ctrl-C."""
+
+    at: int
+
+
+@dataclass(frozen=True)
+class CallOff:
+    """The launcher asks to end the present call of a gang, and to keep its replicas."""
+
+    at: int
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A rank inside the call that is called off cannot come back: it is blocked in native code."""
+
+    at: int
+
+
+@dataclass(frozen=True)
+class Leave:
+    """The launcher has no further calls: the replicas of a gang end by themselves."""
 
     at: int
 
@@ -106,5 +137,19 @@ class Tick:
 
 
 WatchEvent = (
-    Entered | Progress | Returned | Raised | Ended | Interrupt | Stop | Kill | Pause | Resume | Tick
+    Entered
+    | Progress
+    | Returned
+    | Raised
+    | AtPost
+    | Ended
+    | Interrupt
+    | CallOff
+    | Stuck
+    | Leave
+    | Stop
+    | Kill
+    | Pause
+    | Resume
+    | Tick
 )

@@ -128,11 +128,13 @@ class XmpError(Exception):
         first, end, rest = str(self).partition("\n")
         return first.removesuffix(_shown(getattr(self, "code", ""))) + end + rest
 
-    def _add(self, text: str) -> None:
-        """Add a paragraph, unless the message has it."""
+    def _add(self, text: str, last: bool = False) -> None:
+        """Add a paragraph, unless the message has it; before the last part, or as that."""
         if text and text not in str(self):
             said = self._plain.removesuffix(self._ending)
-            self.args = (f"{said}\n\n{text}{self._ending}", *self.args[1:])
+            added = f"{self._ending}\n\n{text}" if last else f"\n\n{text}{self._ending}"
+            self._ending = added if last else self._ending
+            self.args = (said + added, *self.args[1:])
 
 
 class PlanError(XmpError, ValueError):

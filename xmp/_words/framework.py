@@ -67,6 +67,7 @@ class Framework(Protocol):
         with this name; returns in words which have not come in time, the same on all
     ``black_box() -> bytes``  the framework's own record of its last collectives, as JSON; called
         when the user's function has raised
+    ``begin_call(number) -> None``  begins a call of a gang, whose keys must differ from the last's
     ``averaging_members(group) -> Members``  the collectives that average gradients, where torch's
         DistributedDataParallel cannot do it
     """

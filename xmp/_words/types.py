@@ -201,6 +201,8 @@ class Settings:
     """What the function returns is sent to the launcher."""
     host_name: str = ""
     """What the launch calls this host, for prefixes; empty: as the kernel says."""
+    stays: bool = False
+    """The replicas of a gang wait for further calls when the first one has returned."""
 
     @property
     def hang(self) -> int:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+from xmp._inside import launch_key
 from xmp._words.record import have_not_come
 
 from . import _exchange
 from ._exchange import ArrayWire
 from ._jax_mesh import Mesh, refuse_global
+from ._seal import Seal
 
 __all__ = ["FOREVER", "JaxWire", "coordination_client", "late_ranks"]
 
@@ -48,7 +50,7 @@ class JaxWire(ArrayWire):
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self._round = 0
+        self._call = self._round = 0
         self._stale: list[str] = []
         self._inline = min(32 * 1024, (1 << 20) // size)  # a round's heads fit one gRPC message
         self.makers = _on_device, _key_from
@@ -150,9 +152,17 @@ class JaxWire(ArrayWire):
             )
         return client
 
+    def begin_call(self, number: int) -> None:
+        """Count rounds from 0 again, under the number of a gang's call.
+
+        A rank that alone has broadcast in the last call is a round ahead of the others.
+        """
+        self._call, self._round = number, 0
+        self.seal = Seal(launch_key(), f"all, call {number}")
+
     def _next_round(self) -> str:
         self._round += 1
-        return f"xmp/{self._round}"
+        return f"xmp/{self._call}/{self._round}"
 
     def _meet(self, client: Any) -> None:
         """Wait for all ranks, then delete what this one stored: all have read it by then."""

@@ -82,6 +82,10 @@ class Jax:
         self._rendezvous = rendezvous
         self._wire = JaxWire(info.rank, info.world_size)
 
+    def begin_call(self, number: int) -> None:
+        """Begin a call of a gang."""
+        self._wire.begin_call(number)
+
     def device(self) -> Any:
         """Return the first of ``jax.local_devices()``; this initialises the devices."""
         return jax_module().local_devices()[0]

@@ -222,6 +222,7 @@ def _at_exit() -> None:
         if launch.job.settings.daemon or interrupted:
             launch.ask(Stop() if launch.job.settings.daemon else Interrupt())
         try:
+            launch.leave()
             launch.wait(None)
             if not launch.job.settings.daemon and not interrupted:
                 launch.raise_error()

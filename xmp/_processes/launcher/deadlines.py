@@ -46,6 +46,14 @@ class Deadlines:
         self.ended_elsewhere: Callable[[], bool] | None = None
         """Where there are other hosts: whether one of them has ended the launch."""
         self._ranks = {plan.rank for plan in job.host.replicas}
+        self.begin_call(job)
+
+    def rest(self) -> None:
+        """Measure nothing until the next call of the gang."""
+        self._clocks = Clocks(self._ranks, Limits())
+
+    def begin_call(self, job: Job) -> None:
+        """Measure from now on what this call may take: of a gang it is not the first."""
         # Only the supervisor sees the progress of replicas.
         limits = replace(job.settings.limits or Limits(), hang=None)
         self._clocks = Clocks(self._ranks, limits, job.called, begun=job.called)

@@ -363,6 +363,9 @@ class Launch(ABC):
         self.lender.end()
         self._reader.close()
 
+    def leave(self) -> None:  # noqa: B027
+        """Have replicas end that wait for further calls: those of a gang."""
+
     def leave_hosts(self) -> None:
         """Say to the other hosts that there is no further attempt."""
         if self.job.hosts is not None:

@@ -72,6 +72,14 @@ class Outcome:
         self.memory = OomFinding()
         """What the kernel has counted on the host of the first failure."""
 
+    def of_call(self, job: Job) -> Outcome:
+        """Return what a further call of the same replicas comes to: nothing yet."""
+        fresh = Outcome(job, self._reports)
+        fresh.processes = self.processes
+        fresh._timelines = {rank: Timeline(entered=job.called) for rank in self._timelines}
+        fresh._oom_counters = self._oom_counters.lately()
+        return fresh
+
     def begin(self) -> None:
         """Count out-of-memory kills from now on."""
         self._oom_counters = OomCounters()

@@ -81,6 +81,9 @@ class RestartingLaunch:
         """Take in its messages, and so its end; only ``wait`` makes another attempt."""
         self.attempt.reap()
 
+    def leave(self) -> None:
+        """Do nothing: no gang restarts by itself."""
+
     def drop(self) -> None:
         self.attempt.drop()
         self.finished = True

@@ -234,7 +234,10 @@ class Connection:
 
     def post(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Queue a message; the descriptors are duplicated, the caller keeps its own."""
-        data = encoded(message)
+        self.post_encoded(encoded(message), descriptors)
+
+    def post_encoded(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Queue a message that is encoded already, since it goes to several receivers."""
         owned = [os.dup(descriptor) for descriptor in descriptors]
         if len(data) > PIECE and data[0] == PICKLED:
             data, owned = bytes([_SPILLED]), [_spill(data), *owned]

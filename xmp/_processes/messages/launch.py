@@ -11,12 +11,12 @@ from .order import Failure, LaunchOrder
 from .timeline import Timeline
 
 __all__ = [
-    "AnswerDebugger", "AtBreakpoint", "CannotMake", "DebuggerLeft", "Done", "Events", "FailedFirst",
-    "Interrupt", "InterruptDebugger", "Kill", "LoadFailed", "Pause", "Preempt", "PreemptAnswer",
-    "PreemptElsewhere", "ProgressElsewhere", "ProgressMade", "ProposedStep", "ReplicaEnded",
-    "ReplicaEntered", "ReplicaPhase", "ReplicaReturned", "ReplicasStarted", "Resume", "SetGrace",
-    "StackTexts", "StartLaunch", "StepReached", "Stop", "TakeStacks", "UnsafeToFork",
-    "WaitedLong",
+    "AnswerDebugger", "AtBreakpoint", "CallOver", "CannotMake", "DebuggerLeft", "Done", "EndCall",
+    "Events", "FailedFirst", "Interrupt", "InterruptDebugger", "Kill", "LeavePosts", "LoadFailed",
+    "Pause", "Preempt", "PreemptAnswer", "PreemptElsewhere", "ProgressElsewhere", "ProgressMade",
+    "ProposedStep", "ReplicaEnded", "ReplicaEntered", "ReplicaPhase", "ReplicaReturned",
+    "ReplicasStarted", "Resume", "RunCall", "SetGrace", "StackTexts", "StartLaunch", "StepReached",
+    "Stop", "TakeStacks", "UnsafeToFork", "WaitedLong",
 ]  # fmt: skip
 
 
@@ -27,6 +27,37 @@ class StartLaunch(NamedTuple):
     """The first message. Its descriptors are listed in ``LaunchOrder``."""
 
     order: LaunchOrder
+
+
+class RunCall(NamedTuple):
+    """The next call of a gang, whose replicas are at their posts; ``CallOver`` answers, or
+    ``Done``.
+
+    Descriptors: the memory file, if ``data`` is None, then those of the arguments. The supervisor
+    passes it on to the replicas unopened.
+    """
+
+    number: int
+    """From 1 up; the call that came with the order is 0."""
+    data: bytes | None
+    size: int
+    called: int
+    """Monotonic nanoseconds of the user's call."""
+    total: int
+    """The call's ``timeout`` in nanoseconds; 0: none."""
+    hang: int
+    """Its ``hang_timeout`` in nanoseconds; 0: none."""
+
+
+class EndCall(NamedTuple):
+    """Ctrl-C in a gang's call: end the call, and keep the replicas."""
+
+    votes: bool
+    """Let replicas that call ``preempted()`` end by themselves; ``PreemptAnswer`` answers."""
+
+
+class LeavePosts(NamedTuple):
+    """No call follows: the replicas of a gang run their exit handlers and end."""
 
 
 class Interrupt(NamedTuple):
@@ -233,6 +264,18 @@ class FailedFirst(NamedTuple):
     """
 
     failure: Failure
+
+
+class CallOver(NamedTuple):
+    """A gang's call is over, and every replica is at its post; the last fields are ``Done``'s."""
+
+    number: int
+    results: list[tuple[int, bytes | None, int]]
+    """The small ones, which ``ReplicaReturned`` has not brought: rank, data, size."""
+    overdue: Overdue | None
+    failures: list[Failure]
+    stacks: dict[int, str]
+    places: list[RankPlace]
 
 
 class Done(NamedTuple):

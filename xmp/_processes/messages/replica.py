@@ -16,11 +16,11 @@ from .order import LaunchOrder
 from .timeline import Timeline
 
 __all__ = [
-    "AskPreempted", "Beat", "BreakpointReached", "CallOff", "ExceptionRaised", "ExitCalled",
-    "FreshReplicaOrder", "FunctionEntered", "FunctionLeft", "GiveValue", "MakeValue", "Meet", "Met",
-    "NoValue", "OpenVoice", "PhaseBegun", "PreemptedAt", "ResultReady", "ReturnTurn", "SharedValue",
-    "ShowInCell", "ShownInCell", "Synced", "Synchronise", "TakeTurn", "VariablesTaken", "WantValue",
-    "YourTurn",
+    "AskPreempted", "AtPost", "Beat", "BreakpointReached", "CallOff", "ExceptionRaised",
+    "ExitCalled", "FreshReplicaOrder", "FunctionEntered", "FunctionLeft", "GiveValue", "MakeValue",
+    "Meet", "Met", "NoValue", "OpenVoice", "PhaseBegun", "PreemptedAt", "ResultReady", "ReturnTurn",
+    "SharedValue", "ShowInCell", "ShownInCell", "Synced", "Synchronise", "TakeTurn",
+    "VariablesTaken", "WantValue", "YourTurn",
 ]  # fmt: skip
 
 
@@ -39,13 +39,18 @@ class FunctionEntered(NamedTuple):
 
 
 class ResultReady(NamedTuple):
-    """The function returned. Descriptors: the memory file of a large result."""
+    """The function returned; without ``data`` and ``size``, None.
+
+    Descriptors: the memory file of a large result.
+    """
 
     at: int
     data: bytes | None
     size: int
     timeline: Timeline
     imported: list[str]
+    at_post: bool
+    """Whether the replica is at its post, as with ``AtPost``: it is of a gang."""
 
 
 class ExitCalled(NamedTuple):
@@ -78,6 +83,13 @@ class ExceptionRaised(NamedTuple):
     final: bool
     """Whether a restart cannot help: the function's result cannot be sent."""
     timeline: Timeline
+
+
+class AtPost(NamedTuple):
+    """The replica of a gang is done with a call, has written its output, and waits for the next."""
+
+    number: int
+    """The call's."""
 
 
 class VariablesTaken(NamedTuple):

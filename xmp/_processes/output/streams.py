@@ -178,6 +178,11 @@ class Source:
     def finish(self) -> None:
         """End the last line after the replica's end; here nothing is left to do."""
 
+    def forget(self) -> None:
+        """Forget the last lines: they are of an earlier call."""
+        self._tail.clear()
+        self._kept = 0
+
     def tail(self) -> str:
         return last_lines(self.kept())
 

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from xmp import _inside
+from xmp._os import signals
 from xmp._payload import load_image, map_file
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Message
@@ -168,6 +169,21 @@ class SupervisorChannel:
     def send_apart(self, message: Message, descriptors: Sequence[int]) -> None:
         """Send a small message at once; any thread, signal handler or child may call this."""
         self._connection.send_apart(message, list(descriptors))
+
+    def receive(self) -> tuple[Message, list[int]]:
+        """Wait for the next call of the gang, or for what ends it. Raise Closed at the end.
+
+        What a handler of the program raises meanwhile is raised here.
+        """
+        while True:
+            try:
+                return self._connection.recv()
+            except TimeoutError:  # a signal has come
+                signals.deliver()
+
+    def begin_call(self) -> None:
+        """Begin to count calls of ``preempted()`` from 0 again."""
+        self._steps, self._votes, self._agreed, self._flag = 0, False, 0, None
 
     def report_entered(self) -> None:
         self._connection.send_prepared(_ENTERED)

@@ -8,42 +8,36 @@ interpreter imports them itself. A replica is the only process that may touch a 
 its framework, then calls the function. It keeps open its standard streams, its layout's descriptors
 and the leased ports.
 
-It ends when the function has returned, raised or exited and the report has been sent; or by a
-signal from the supervisor, or from the kernel when the supervisor is gone.
+It ends when the function has returned, raised or exited and the report has been sent (in a gang,
+when no call follows: ``staying``); or by a signal from the supervisor, or from the kernel when the
+supervisor is gone.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import select
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from xmp import _inside
 from xmp._os import signals
 from xmp._os.excepthook import interrupts_kept
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.order import HUNG_UP
-from xmp._processes.messages.thread_replicas import ThreadResults, plans_of
 from xmp._processes.system import thread_pools
 from xmp._processes.system.descriptors import is_socket
 from xmp._processes.system.modules import installed, modules_since
 from xmp._words.framework import Framework
-from xmp._words.replica_info import ReplicaInfo
-from xmp._words.types import ReplicaPlan
 
 from . import seeding
-from .channel import SupervisorChannel
+from .calling import called
 from .exit import forget_exit_handlers, leave
 from .reports import (
+    ExceptHook,
     exit_called,
-    exit_code,
     failed_code,
     keep_black_box,
     parents_hook,
@@ -52,7 +46,7 @@ from .reports import (
     report_raised,
     send_result,
 )
-from .role import Changes, ChildEnds, LoadedCall, Role
+from .role import Changes, ChildEnds, Role
 from .settling import ForkState, replace_image, settle_in
 
 __all__ = ["be_replica", "end_unreported", "run"]
@@ -115,7 +109,7 @@ def run(role: Role) -> None:
                 common.streams.begin()
             timeline.ready = timeline.entered = time.monotonic_ns()
             channel.report_entered()
-        result = _called(role, framework, call)
+        result = called(role, framework, call, timeline)
         _wait_for_batch(common.layout.batch_made)
         # Modules that the first replica had to import, the template may import for later launches.
         imported = installed(modules_since(known)) if plan.local_rank == 0 else []
@@ -131,11 +125,25 @@ def run(role: Role) -> None:
         signals.keep_deferred()
         code = failed_code(framework, error)
         raised = record(error, role.failing_rank, timeline, sending)
-        output = common.order.settings.output
-        if output is not None and output.log_dir is not None:
-            keep_black_box(framework, output.black_box(plan))
+        _keep_black_box(role, framework)
         report_raised(channel, raised, error, hook)
+    code = code or _stay(role, framework, hook)
     leave(framework, channel, code, common.order.settings.grace)
+
+
+def _stay(role: Role, framework: Framework | None, hook: ExceptHook) -> int:
+    """Run further calls, in a gang. Return the exit code."""
+    if not role.common.order.settings.stays:
+        return 0
+    from .staying import stay  # most replicas leave
+
+    return stay(role, framework, hook)
+
+
+def _keep_black_box(role: Role, framework: Framework | None) -> None:
+    output = role.common.order.settings.output
+    if output is not None and output.log_dir is not None:
+        keep_black_box(framework, output.black_box(role.plan))
 
 
 def _begin(role: Role) -> None:
@@ -152,74 +160,9 @@ def _begin(role: Role) -> None:
         watch_python(record.ran, common.order.settings.hang)
 
 
-def _called(role: Role, framework: Framework | None, call: LoadedCall) -> Any:
-    """Call the function; from its end on, no signal handler interrupts the report of it."""
-    fn, args, kwargs = call
-    try:
-        if role.plan.thread_replicas:
-            return run_threads(role, framework, lambda rank: fn(rank, *args, **kwargs))
-        result = fn(role.plan.rank, *args, **kwargs)
-        if role.common.order.call.cell:
-            from .notebook import flush_figures
-
-            flush_figures()
-        return result if role.common.order.settings.wants_results else None
-    finally:
-        signals.keep_deferred()
-        role.timeline.left = time.monotonic_ns()
-
-
 def _wait_for_batch(batch_made: int) -> None:
     """Wait until the first batch is made (at most 1 s): the ends of replicas slow other starts."""
     if batch_made >= 0:
         watch = select.poll()
         watch.register(batch_made, select.POLLIN)
         watch.poll(1000)  # milliseconds
-
-
-def run_threads(
-    role: Role, framework: Framework | None, call: Callable[[int], Any]
-) -> ThreadResults:
-    """Call the function for every replica of this process, each in its own thread.
-
-    The engine starts, watches and ends processes; only here does one process run several replicas.
-    Raise what the first failing one raises, and set ``role.failing_rank``. The other threads end
-    with the process, since one that waits in a collective would never return.
-    """
-    beside: Callable[[ReplicaInfo], Framework] | None = getattr(framework, "beside", None)
-    if beside is None:
-        raise RuntimeError(
-            f"the runtime {role.info.runtime!r} has planned several replicas for one process, but "
-            "its framework has no beside(info) to make threads of them"
-        )
-    plans = plans_of(role.plan)
-    channels = role.common.channel.split([each.local_rank for each in plans])
-    outcomes: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
-
-    def be_one(each: ReplicaPlan, channel: SupervisorChannel) -> None:
-        try:
-            info = replace(
-                role.info,
-                rank=each.rank,
-                local_rank=each.local_rank,
-                device=each.device,
-                settings=dict(each.settings),
-            )
-            record = role.common.records.own(each.local_rank)
-            _inside.install(info, beside(info), channel, key=role.common.order.key, record=record)
-            value = call(each.rank)
-            channel.report_left()
-            outcomes.put((each.rank, value, None))
-        except BaseException as error:
-            outcomes.put((each.rank, None, error))
-
-    for each in zip(plans, channels, strict=True):
-        name = f"xmp-replica-{each[0].rank}"
-        threading.Thread(target=be_one, args=each, name=name, daemon=True).start()
-    values: dict[int, Any] = {}
-    for _ in plans:
-        role.failing_rank, values[role.failing_rank], error = outcomes.get()
-        # A successful exit ends without a result, as in a replica that is a process.
-        if error is not None and not (isinstance(error, SystemExit) and exit_code(error) == 0):
-            raise error
-    return ThreadResults(values[each.rank] for each in plans)

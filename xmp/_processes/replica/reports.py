@@ -40,9 +40,20 @@ SWITCH = "XMP_LOCALS"
 
 
 def send_result(
-    channel: SupervisorChannel, result: Any, timeline: Timeline, imported: list[str]
+    channel: SupervisorChannel,
+    result: Any,
+    timeline: Timeline,
+    imported: list[str],
+    at_post: bool = False,
 ) -> None:
-    """Send the function's result. Raises TypeError if it cannot be pickled."""
+    """Send the function's result. Raises TypeError if it cannot be pickled.
+
+    ``at_post``: nothing follows it in this call of a gang.
+    """
+    if result is None:
+        none = ResultReady(time.monotonic_ns(), None, 0, timeline, imported, at_post)
+        channel.send(none)
+        return
     try:
         image = packed_outcome(result)
     except Exception as error:
@@ -50,7 +61,8 @@ def send_result(
         raise TypeError(f"{what} cannot be sent back: {error}") from cause
     descriptors = [image.descriptor] if image.data is None else []
     now = time.monotonic_ns()
-    channel.send(ResultReady(now, image.data, image.size, timeline, imported), descriptors)
+    ready = ResultReady(now, image.data, image.size, timeline, imported, at_post)
+    channel.send(ready, descriptors)
     image.close()
 
 
@@ -220,13 +232,21 @@ def parents_hook(method: str) -> ExceptHook:
 
 
 def report_raised(
-    channel: SupervisorChannel, report: ExceptionRaised, error: BaseException, inherited: ExceptHook
+    channel: SupervisorChannel,
+    report: ExceptionRaised,
+    error: BaseException,
+    inherited: ExceptHook,
+    stays: bool = False,
 ) -> None:
     """Send the report of an exception and the variables of the user's innermost frames.
 
-    Then call the program's ``sys.excepthook``, unless the function has ended well.
+    Then call the program's ``sys.excepthook``, unless the function has ended well. ``stays``: the
+    replica may live on.
     """
-    report_failure(channel, report)
+    if stays:
+        channel.send(report)
+    else:
+        report_failure(channel, report)
     if not is_off(SWITCH):
         with suppress(Exception):  # the failure itself has been reported
             _send_variables(channel, report.rank, error)

@@ -5,6 +5,7 @@ The launcher reads them at the launch and after a failure: its control group is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -122,7 +123,12 @@ class OomCounters:
 
     def __init__(self) -> None:
         self._before = resources.count()
+        self._at = time.monotonic()
         self.largest: dict[int, int] = {}
+
+    def lately(self) -> OomCounters:
+        """Return counters that were read within the last second: these, or new ones."""
+        return self if time.monotonic() - self._at < 1.0 else OomCounters()
 
     def look(self) -> OomFinding:
         """Read the counters again, and return what is known now."""

@@ -20,8 +20,9 @@ _MOST_FRAMES = 20
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n", re.MULTILINE)
 _PLACE = re.compile(r'File "(.+)", line (\d+) in (.*)')
 _FRAMEWORKS = os.path.join(package_folder, "_inside", "frameworks", "")
-_RUN = os.path.join(package_folder, "_processes", "replica", "replica_main.py")
-_ENDS = (" in run", " in _called")
+_REPLICA = os.path.join(package_folder, "_processes", "replica", "")
+_RUN = tuple(f"{_REPLICA}{name}.py" for name in ("replica_main", "calling", "staying"))
+_ENDS = (" in run", " in called", " in stay")
 
 
 def _frames(stacks: str) -> list[str]:
@@ -91,7 +92,7 @@ def _alike(by_rank: Mapping[int, T]) -> dict[T, str]:
 def _replicas_frames(lines: list[str]) -> list[str]:
     """Drop the supervisor's frames: a fork has the whole stack of its parents below its own."""
     frames = [line.strip() for line in lines]
-    ends = [n for n, at in enumerate(frames) if _file(at) == _RUN and at.endswith(_ENDS)]
+    ends = [n for n, at in enumerate(frames) if _file(at) in _RUN and at.endswith(_ENDS)]
     return lines[: ends[0]] if ends and ends[0] else lines
 
 

@@ -51,6 +51,12 @@ class HangWatch:
         self.due: int | None = time.monotonic_ns() + self._period if self._period else None
         """When to look next; None: never."""
 
+    def begin_call(self, now: int) -> None:
+        """Look again from now on: a gang has a new call."""
+        if self._period:
+            self._waits.restart(now)
+            self._idle, self.due = Idle(self._idle.limit), now + self._period
+
     def look(self, now: int) -> None:
         """Look at all ranks, and say what is worth a word."""
         if self.due is None:

@@ -119,7 +119,7 @@ class SupervisorLoop:
         self._monitor = monitor
         self._connection = own.connection
         self._wakeup = own.wakeup
-        self._records = records if order.settings.hang else None
+        self._records = records if order.settings.hang or order.settings.stays else None
         self._hangs = HangWatch(monitor, records, order)
         self._progress: HostProgress | None = None
         if order.settings.hang and order.several_hosts:
@@ -132,6 +132,11 @@ class SupervisorLoop:
         self._pump = monitor.pump
         self._requests = launcher_requests(monitor)
         self._messages = replica_messages(monitor)
+        if order.settings.stays:
+            from .gang_calls import GangCalls  # see there
+
+            monitor.calls = calls = GangCalls(monitor, self._hangs)
+            calls.add_to(self._requests, self._messages)
         self._loop.listen(own.connection.fileno(), self._hear_launcher)
         self._loop.listen(own.lifeline, self._launcher_gone)
         self._loop.listen(own.wakeup, self._woken)
@@ -148,8 +153,7 @@ class SupervisorLoop:
         """Handle events until every replica has ended and everything has been reported."""
         self._reap()
         self._write_out()
-        watch = self._monitor.watch
-        while watch.phase != "done" or self._pump.waiting:
+        while self._monitor.watch.phase != "done" or self._pump.waiting:
             due = self._due()
             self._loop.turn(None if due is None else max(0, due - time.monotonic_ns()) / 1e9)
             now, due = time.monotonic_ns(), self._due()
@@ -158,7 +162,10 @@ class SupervisorLoop:
                 self._read_heartbeats()
             self._monitor.feed(Tick(now))
             if self._monitor.meetings is not None:
-                self._monitor.meetings.look(now, watch.is_paused)
+                self._monitor.meetings.look(now, self._monitor.watch.is_paused)
+            if self._monitor.calls is not None:
+                self._monitor.calls.look(now)
+                self._monitor.calls.report()
             self._write_out()
         self._monitor.report()
 
@@ -166,7 +173,8 @@ class SupervisorLoop:
         """Return when a deadline passes, or progress is to be reported; None if neither is due."""
         monitor = self._monitor
         meeting = None if monitor.meetings is None else monitor.meetings.due()
-        dues = [monitor.watch.deadline, self._hangs.due, meeting]
+        stuck = None if monitor.calls is None else monitor.calls.due
+        dues = [monitor.watch.deadline, self._hangs.due, meeting, stuck]
         if dues[0] is not None:
             dues.append(None if self._progress is None else self._progress.due)
         elif monitor.watch.is_paused:

@@ -139,6 +139,10 @@ def _value(message: messages.ResultReady | messages.GiveValue) -> int:
     return 0
 
 
+def _result(message: messages.ResultReady) -> int:
+    return 0 if message.data is None and message.size == 0 else _value(message)
+
+
 def _exit(message: messages.ExitCalled, _: ReplicaHandle) -> None:
     _need(0 <= message.code <= 255, f"{message.code} is no exit code")
 
@@ -169,6 +173,10 @@ def _voice(message: messages.OpenVoice, replica: ReplicaHandle) -> int:
     return 1
 
 
+def _at_post(message: messages.AtPost, _: ReplicaHandle) -> None:
+    _need(0 <= message.number < _LARGEST, f"{message.number} is no call")
+
+
 def _step(message: messages.AskPreempted) -> None:
     _need(0 <= message.calls < _LARGEST, f"it counts {message.calls} calls")
 
@@ -197,12 +205,13 @@ def _call_off(message: messages.CallOff) -> None:
 _RULES: dict[Any, Callable[[Any, ReplicaHandle], int | None]] = {
     messages.PhaseBegun: _phase,
     messages.FunctionEntered: lambda _, __: 0,
-    messages.ResultReady: lambda message, _: _value(message),
+    messages.ResultReady: lambda message, _: _result(message),
     messages.ExitCalled: _exit,
     messages.ExceptionRaised: _raised,
     messages.VariablesTaken: _variables,
     messages.BreakpointReached: _breakpoint,
     messages.FunctionLeft: _left,
+    messages.AtPost: _at_post,
     messages.OpenVoice: _voice,
 }
 _QUESTIONS: dict[Any, Callable[[Any], int | None]] = {

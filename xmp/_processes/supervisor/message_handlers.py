@@ -87,21 +87,24 @@ def _phase(
 def _returned(
     monitor: Monitor, message: messages.ResultReady, replica: ReplicaHandle, arrived: Arrived
 ) -> None:
-    at, data, size, timeline, imported = message
+    at, data, size, timeline, imported, at_post = message
     replica.returned, replica.timeline = True, timeline
-    hint = names_of_modules(imported)
-    result = launch.ReplicaReturned(replica.rank, data, size, timeline, hint)
-    monitor.connection.post(result, arrived.descriptors)
+    if monitor.calls is None or not monitor.calls.holds(replica.rank, data, size):
+        hint = names_of_modules(imported)
+        result = launch.ReplicaReturned(replica.rank, data, size, timeline, hint)
+        monitor.connection.post(result, arrived.descriptors)
     close_all(arrived.descriptors)
     monitor.left(*replica.local_ranks)
     monitor.feed(events.Returned(replica.rank, at))
+    if at_post:
+        monitor.feed(events.AtPost(replica.rank, time.monotonic_ns()))
 
 
 def _exited(
     monitor: Monitor, message: messages.ExitCalled, replica: ReplicaHandle, _: Arrived
 ) -> None:
     at, code, replica.timeline, words, traceback = message
-    if code == 0:
+    if code == 0 and not monitor.watch.stays:
         replica.returned = True
         monitor.left(*replica.local_ranks)
         monitor.returned_nothing(replica)
@@ -122,7 +125,8 @@ def _raised(
     failure.traceback, failure.pickled = message.traceback, message.exception
     failure.unsent, failure.final = message.unsent, message.final
     words = f"{message.error_type}: {message.message}"
-    monitor.feed(events.Raised(replica.rank, message.at, words))
+    interrupted = message.interrupted
+    monitor.feed(events.Raised(replica.rank, message.at, words, interrupted=interrupted))
 
 
 def _variables(message: messages.VariablesTaken, replica: ReplicaHandle, _: Arrived) -> None:
@@ -190,7 +194,7 @@ def _set_grace(monitor: Monitor, message: launch.SetGrace, _: list[int]) -> None
 
 
 def _take_stacks(monitor: Monitor, _: launch.TakeStacks, __: list[int]) -> None:
-    taken = monitor.take_stacks(monitor.watch.live)
+    taken = monitor.take_stacks({replica.rank for replica in monitor.replicas})
     monitor.connection.post(launch.StackTexts(taken, monitor.where()))
 
 

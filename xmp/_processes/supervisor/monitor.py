@@ -7,12 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from xmp._processes.messages import launch
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.order import MALFORMED, LaunchOrder
 from xmp._processes.messages.plain_format import Malformed
+from xmp._processes.messages.timeline import Timeline
 from xmp._processes.output.event_loop import EventLoop, OutputPump
 from xmp._processes.output.streams import Outlets
 from xmp._processes.report.stack_texts import not_in_function, ranks
@@ -40,6 +41,24 @@ if TYPE_CHECKING:
 __all__ = ["Monitor"]
 
 
+class Calls(Protocol):
+    """The calls of a gang after the first one (``gang_calls``)."""
+
+    due: int | None
+
+    def is_over(self) -> None: ...
+
+    def report(self) -> None: ...
+
+    def look(self, now: int) -> None: ...
+
+    def recalled(self, ranks: tuple[int, ...], stacks: dict[int, str]) -> None: ...
+
+    def holds(self, rank: int, data: bytes | None, size: int) -> bool: ...
+
+    def take_results(self) -> list[tuple[int, bytes | None, int]]: ...
+
+
 class Monitor:
     """All replicas of one launch on this host, with their state."""
 
@@ -59,13 +78,8 @@ class Monitor:
         self.pump = OutputPump(self.loop, outlets.sinks)
         self.shared = SharedValues(order.host.replicas)
         self.voices = HeardVoices(self.loop, self.condemn, self._forget_voice)
-        self.watch = Watch(
-            [replica.rank for replica in replicas],
-            int(order.settings.grace * 1e9),
-            order.settings.limits or Limits(),
-            order.called,
-            time.monotonic_ns(),
-        )
+        self.watch = _first_watch(order, replicas)
+        self.calls: Calls | None = None
         self.vote: PreemptionVote | None = None
         self.recorder: EventRecorder | None = None
         if order.events:
@@ -102,6 +116,30 @@ class Monitor:
         if self._debugger is not None and self.watch.phase == "settling":
             self._debugger.failing()
 
+    # --- a gang's calls ------------------------------------------------------------------------
+
+    def begin_call(self, limits: Limits, called: int) -> None:
+        """Forget all that the last call of the gang has left."""
+        now, ranks = time.monotonic_ns(), [replica.rank for replica in self.replicas]
+        self.watch = Watch(ranks, self.watch.grace, limits, called, now, stays=True, keeps=True)
+        self.shared.begin_call()
+        self.meetings, self._left = None, set()
+        self._end_vote()
+
+    def rest(self) -> None:
+        """Wait for the next call of the gang, or for the end of a replica."""
+        for replica in self.replicas:
+            replica.rest()
+        self.watch = Watch.at_rest([replica.rank for replica in self.replicas], self.watch.grace)
+        self._stacks, self._places = {}, []
+
+    def _end_vote(self) -> None:
+        if self.vote is not None:
+            self.vote.close()
+            self.vote = None
+
+    # --- ends ----------------------------------------------------------------------------------
+
     def end(self, event: WatchEvent) -> None:
         """End the launch; a debugger does not hold it up."""
         self.ending = True
@@ -119,7 +157,9 @@ class Monitor:
         if self._debugger is not None:
             self._debugger.forget(replica)
         code = os.waitstatus_to_exitcode(status)
-        if code == 0 and not replica.returned:
+        if code == 0 and self.watch.stays:
+            replica.fail(kind="exit", at=at, exit_code=0)  # no rank of a gang ends by itself
+        elif code == 0 and not replica.returned:
             self._say_without_result(replica)
             self.returned_nothing(replica)
         self.connection.post(launch.ReplicaEnded(replica.rank, code, peak))
@@ -234,7 +274,12 @@ class Monitor:
             taken = self.take_stacks(action.ranks)
             line = not_in_function(taken, len(self.replicas), SAY_AFTER)
             self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
+        elif action.name == "over":
+            if self.calls is not None:
+                self.calls.is_over()
         elif action.name == "SIGINT":
+            if self.calls is not None and self.watch.phase == "recalling":
+                self.calls.recalled(action.ranks, self._stacks)
             quitters = self._debugger.quitters if self._debugger is not None else ()
             for replica in chosen:
                 if replica not in quitters:
@@ -273,6 +318,14 @@ class Monitor:
     def report(self) -> None:
         """End processes that the ended replicas have left, and report the verdict."""
         processes.end_descendants()
+        done = self.verdict()
+        self.post_events()
+        for result in self.calls.take_results() if self.calls is not None else ():
+            self.connection.post(launch.ReplicaReturned(*result, Timeline(), []))
+        self.connection.send(done)
+
+    def verdict(self) -> launch.Done:
+        """Return what has failed so far, the cause first."""
         verdict = self.watch.verdict()
         by_rank = {replica.rank: replica for replica in self.replicas}
         failures = []
@@ -281,6 +334,16 @@ class Monitor:
             failure.label, failure.at = verdict.labels[rank], verdict.times[rank]
             by_rank[rank].add_last_output(failure, self._stacks.get(rank, ""))
             failures.append(failure)
-        self.post_events()
-        done = launch.Done(verdict.overdue, failures, self._stacks, self._places)
-        self.connection.send(done)
+        return launch.Done(verdict.overdue, failures, self._stacks, self._places)
+
+
+def _first_watch(order: LaunchOrder, replicas: list[ReplicaHandle]) -> Watch:
+    """Return the failure rules of the launch, or of a gang's first call."""
+    return Watch(
+        [replica.rank for replica in replicas],
+        int(order.settings.grace * 1e9),
+        order.settings.limits or Limits(),
+        order.called,
+        time.monotonic_ns(),
+        stays=order.settings.stays,
+    )

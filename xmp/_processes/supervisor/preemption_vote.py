@@ -36,6 +36,10 @@ class PreemptionVote:
         self._number = 0
         self._begun = False
 
+    def close(self) -> None:
+        """Close the file, which the replicas have mapped."""
+        os.close(self.flag)
+
     def begin(self) -> bool:
         """Raise the flag. Return False if it is up already, or no replica looks at it."""
         if self._begun or not self._counts:

@@ -117,6 +117,13 @@ class ReplicaHandle:
         """The local ranks of all replicas of the process."""
         return [plan.local_rank for plan in plans_of(self.plan)]
 
+    def rest(self) -> None:
+        """Forget how the last call of the gang has ended, and what was written in it."""
+        self.returned, self.reports, self.failure = False, 0, None
+        self.timeline = Timeline()
+        for source in self.sources:
+            source.forget()
+
     def signal(self, number: int, group: bool = False) -> None:
         """Send a signal to the process; with ``group``, once to all of its process group.
 

@@ -149,6 +149,12 @@ class SharedValues:
                 shared.served.discard(voice.local_rank)
                 self._find_maker(shared)
 
+    def begin_call(self) -> None:
+        """Drop the values of the last call of a gang, and expect every replica again."""
+        for shared in [*self._values.values()]:
+            self._drop(shared)
+        self._left.clear()
+
     def leave(self, *local_ranks: int) -> None:
         """Note that these replicas have left their function: they make nothing for others."""
         self._left.update(local_ranks)

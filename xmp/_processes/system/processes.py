@@ -23,8 +23,8 @@ from .linux import open_pidfd, ready
 
 __all__ = [
     "CPU_TIME", "TRACKER", "HeldProcess", "children", "cpu_limits", "drain", "end_descendants",
-    "is_ending", "is_gone", "is_stopped", "is_zombie", "kill", "next_ended", "out_of_cpu_time", "peak_memory",
-    "signal_name", "wait_gone", "wake_on_ends",
+    "is_ending", "is_gone", "is_stopped", "is_zombie", "kill", "next_ended", "out_of_cpu_time",
+    "peak_memory", "signal_name", "wait_gone", "wake_on_ends",
 ]  # fmt: skip
 
 CPU_TIME = "the limit of its CPU time"

@@ -191,6 +191,13 @@ class OwnRecord:
         self._words[self._first + _SINCE] = monotonic_ns()
         self._words[self._first + _INSIDE] = 0
 
+    def end_call(self) -> None:
+        """Count collectives from 0 again: a gang's call is over."""
+        self._numbers.clear()
+        self._words[self._version] += 1
+        self._memory[self._fields : self._fields + _FIELDS.size] = bytes(_FIELDS.size)
+        self._words[self._version] += 1
+
     def differing(self, group: int, number: int, signature: int) -> list[int]:
         """Return the local ranks in this collective of this group with another signature.
 
