@@ -85,6 +85,7 @@ CASES = {
         ),
         Case("run", "work_run.py", ("xmp", "torchrun")),
         Case("ray", "work_ray.py", ("xmp", "TorchTrainer"), counts=(4,), how="twice", beats=0.1),
+        Case("gang", "work_gang.py", ("xmp", "ray", "floor")),
         Case("jax", "work_jax.py", ("xmp", "multiprocessing", "floor")),
         Case("array", "work_array.py", ("xmp", "torch"), probe=driver.memory),
         Case("dict", "work_dict.py", ("xmp", "torch")),
@@ -179,6 +180,34 @@ ROWS = (
             (_faster("ray", "TorchTrainer", times, what=f"seconds@{which}"),),
         )
         for which, times in (("first", 3), ("second", 10))
+    ),
+    Row(
+        "call of a gang, no-op by reference (beside actors of Ray, and bytes over sockets)",
+        (
+            _faster("gang", "ray", 2, what="seconds@no-op"),
+            _floor("gang", 10, "seconds@no-op"),
+        ),
+    ),
+    Row(
+        "call of a gang, lambda by value (beside actors of Ray)",
+        (_faster("gang", "ray", 2, what="seconds@lambda"),),
+    ),
+    Row(
+        "call of a gang, 64 MB numpy to all (beside one ray.put, which gives read-only arrays)",
+        (
+            Target(
+                _cost("gang", "xmp", "seconds@array"), _cost("gang", "ray", "seconds@array"),
+                at_most=2.5,
+            ),
+        ),
+    ),
+    Row(
+        "call of a gang, 1 MB numpy back from each (beside actors of Ray)",
+        (_faster("gang", "ray", 1.2, what="seconds@results"),),
+    ),
+    Row(
+        "gang up, first call done, closed (beside actors of Ray)",
+        (_faster("gang", "ray", 10, what="seconds@up"),),
     ),
     Row("512 MB numpy argument, warm", (_faster("array", "torch", 60),)),
     Row("1,000,000-entry dict argument, warm", (_faster("dict", "torch", 15),)),

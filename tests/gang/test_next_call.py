@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import random
 import signal
@@ -11,8 +12,10 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import xmp
@@ -150,6 +153,11 @@ def held(rank: int) -> Counter[str]:
     return count
 
 
+def pss(pid: int) -> int:
+    """Bytes of a process, shared pages in equal parts."""
+    return int(psutil.Process(pid).memory_full_info().pss)
+
+
 def test_a_thousand_calls_leave_nothing(gang: xmp.Gang) -> None:
     def call(number: int) -> None:
         gang.run(lambda rank, number, data: (number, len(data)), (number, bytes(50_000)))
@@ -158,13 +166,35 @@ def test_a_thousand_calls_leave_nothing(gang: xmp.Gang) -> None:
         call(number)
     gc.collect()
     inside, here = gang.run(held), held(0)
-    for number in range(300):
+    pids = [os.getpid(), *gang.pids(), psutil.Process(gang.pids()[0]).ppid()]
+    count, size = len(os.listdir(f"/proc/{pids[-1]}/fd")), [*map(pss, pids)]
+    for number in range(990):
         call(number)
     gc.collect()
     assert gang.run(held) == inside
     assert held(0) == here
-    supervisor = gang.run(lambda rank: os.getppid())[0]
-    count = len(os.listdir(f"/proc/{supervisor}/fd"))
-    for number in range(50):
-        call(number)
-    until(lambda: len(os.listdir(f"/proc/{supervisor}/fd")) == count)
+    until(lambda: len(os.listdir(f"/proc/{pids[-1]}/fd")) == count)
+    grown = [now - before for now, before in zip(map(pss, pids), size, strict=True)]
+    assert max(grown) < 4 << 20, grown
+
+
+def test_a_function_whose_code_has_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "changing_module.py"
+    file.write_text("def value(rank):\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("changing_module")
+    with xmp.gang(2, runtime="cpu") as gang:
+        assert gang.run(module.value) == [1, 1]
+        file.write_text("# a line\ndef value(rank):\n    return 1\n")
+        importlib.reload(module)
+        assert gang.run(module.value) == [1, 1]  # the same code, a line below
+        file.write_text("def value(rank):\n    return 22\n")
+        importlib.reload(module)
+        with pytest.raises(
+            xmp.ReplicaRaised, match=r"other code of value \(module changing_module"
+        ):
+            gang.run(module.value)
+        gang.restart()
+        assert gang.run(module.value) == [22, 22]

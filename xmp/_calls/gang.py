@@ -212,7 +212,13 @@ class Gang:
             self._refuse()
             launch = self._ready()
             launch.begin_call(fn, args, kwargs, limits)
-        launch.wait_for_call()
+        try:
+            launch.wait_for_call()
+        except KeyboardInterrupt as why:
+            if launch.finished:
+                launch.told = True
+                why.args = (f"{why}\n\n{_LOST}".strip(),)
+            raise
         return self._outcome(launch)
 
     def _ready(self) -> Any:
@@ -231,7 +237,12 @@ class Gang:
         with without_collections():
             self._launch = launch = self._start()
         self.generation += 1
-        launch.wait_for_call()
+        try:
+            launch.wait_for_call()
+        except BaseException:
+            launch.told = True
+            launch.terminate()  # it may have come back from an interrupt, and would wait for ever
+            raise
         if not launch.over:
             launch.told = True
             launch.raise_error()

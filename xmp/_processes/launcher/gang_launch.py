@@ -14,9 +14,10 @@ from typing import Any
 
 from xmp._os import log, signals
 from xmp._payload import Packed, pack
+from xmp._payload.same_code import code_of
 from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.launch import Done, EndCall, Kill, LeavePosts, RunCall
+from xmp._processes.messages.launch import Done, EndCall, Kill, LeavePosts, RunCall, Stop
 from xmp._processes.messages.timeline import StartTimeline, Timeline
 from xmp._processes.system import linux, stdio
 from xmp._rules.ending_rules import ANSWER_WAIT
@@ -72,9 +73,9 @@ class GangLaunch(SupervisedLaunch):
         self.outcome = self.call = self.outcome.of_call(self.job)
         self.deadlines.begin_call(self.job)
         self.over, self._packed = False, packed
-        total, hang = limits.total or 0, limits.hang or 0
+        what = self.number, code_of(fn), image.data, image.size
         try:
-            self.order(RunCall(self.number, image.data, image.size, called, total, hang), files)
+            self.order(RunCall(*what, called, limits.total or 0, limits.hang or 0), files)
         finally:
             packed.sent()
 
@@ -165,6 +166,12 @@ class GangLaunch(SupervisedLaunch):
     def start_timeline(self) -> StartTimeline:
         """Return how long each part of the gang's start took."""
         return self._first.start_timeline(self.link.start_method.imports())
+
+    def terminate(self) -> None:
+        """End the replicas (SIGTERM, ``grace`` seconds, SIGKILL), whatever they do."""
+        with signals.deferred():
+            self.ask(Stop())
+            self.end_within(self.grace + ANSWER_WAIT / 1e9)
 
     def leave(self) -> None:
         """Have the replicas run their exit handlers and end; first end a call that still runs."""

@@ -39,6 +39,8 @@ class RunCall(NamedTuple):
 
     number: int
     """From 1 up; the call that came with the order is 0."""
+    code: bytes
+    """A hash of the function's code; empty if it has none."""
     data: bytes | None
     size: int
     called: int

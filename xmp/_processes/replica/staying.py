@@ -16,11 +16,13 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from xmp import _inside
 from xmp._os import signals, signals_at_rest
 from xmp._os.excepthook import interrupts_kept
 from xmp._payload import Image, load
+from xmp._payload.same_code import differs
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import RunCall
 from xmp._processes.messages.order import HUNG_UP
@@ -102,9 +104,16 @@ def _loaded(message: RunCall, descriptors: list[int]) -> LoadedCall:
     if message.data is None:
         image.descriptor = descriptors.pop(0)
     try:
-        return load(image, descriptors)
+        call = load(image, descriptors)
     finally:
         image.close()
+    fn: Any = call[0]
+    if differs(fn, message.code):
+        raise RuntimeError(
+            f"this replica has other code of {fn.__qualname__} (module {fn.__module__}) than the "
+            "process that calls it: gang.restart() starts replicas that have the same"
+        )
+    return call
 
 
 def _finish() -> None:

@@ -72,7 +72,7 @@ class GangCalls:
         limits = Limits(total=message.total or None, hang=message.hang or None)
         self._number, self._recalled, self._results = message.number, {}, []
         monitor.begin_call(limits, message.called)
-        self._hangs.begin_call(now)
+        self._hangs.begin_call(now, message.hang)
         data = encoded(message)
         for replica in monitor.replicas:
             replica.connection.post_encoded(data, descriptors)
@@ -104,7 +104,7 @@ class GangCalls:
     def report(self) -> None:
         """Report the end of the call, once what the replicas have written has been passed on."""
         monitor = self._monitor
-        if not self._over or monitor.pump.waiting:
+        if not self._over or monitor.pump.waiting or monitor.watch.phase != "over":
             return
         self._over = False
         done = monitor.verdict()

@@ -44,18 +44,23 @@ class HangWatch:
         self._waits, self._idle = Waits(notice, others=order.for_driver), Idle(notice)
         self._for_driver = order.for_driver
         self._last: dict[int, Look] = {}
-        limits = [limit for limit in (notice, order.settings.hang) if limit]
-        many = max(1, records.count // _MANY)
-        alone = records.count < 2 and not order.for_driver
-        self._period = 0 if alone or not limits else many * min(limits) // LOOKS
+        self._period = self._periods(order.settings.hang)
         self.due: int | None = time.monotonic_ns() + self._period if self._period else None
         """When to look next; None: never."""
 
-    def begin_call(self, now: int) -> None:
-        """Look again from now on: a gang has a new call."""
+    def begin_call(self, now: int, hang: int) -> None:
+        """Look again from now on: a gang has a new call, with this ``hang_timeout``."""
+        self._period = self._periods(hang)
         if self._period:
             self._waits.restart(now)
             self._idle, self.due = Idle(self._idle.limit), now + self._period
+
+    def _periods(self, hang: int) -> int:
+        """Return the time between two looks in nanoseconds; 0: none is needed."""
+        limits = [limit for limit in (self._idle.limit, hang) if limit]
+        alone = self._records.count < 2 and not self._for_driver
+        many = max(1, self._records.count // _MANY)
+        return 0 if alone or not limits else many * min(limits) // LOOKS
 
     def look(self, now: int) -> None:
         """Look at all ranks, and say what is worth a word."""

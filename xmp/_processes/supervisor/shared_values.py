@@ -150,8 +150,13 @@ class SharedValues:
                 self._find_maker(shared)
 
     def begin_call(self) -> None:
-        """Drop the values of the last call of a gang, and expect every replica again."""
+        """Drop the values of the last call of a gang, and expect every replica again.
+
+        A thread that still waits for one is told that it will not come.
+        """
         for shared in [*self._values.values()]:
+            for voice, question in shared.waiting:
+                voice.answer(messages.NoValue(question.owner))
             self._drop(shared)
         self._left.clear()
 
