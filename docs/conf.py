@@ -44,7 +44,8 @@ if ONLINE:
 # A title and a page for each entry of the side bar; what follows in a list is below that page.
 navigation = [
     ("Start", "guide/first-launch", [
-        "guide/replicas", "guide/arguments-and-results", "guide/devices", "guide/start-methods",
+        "guide/replicas", "guide/arguments-and-results", "guide/gangs", "guide/devices",
+        "guide/start-methods",
         "guide/options", "guide/index",
     ]),
     ("Notebooks", "guide/notebooks", []),
