@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,42 +141,57 @@ def test_the_limits_of_the_gang_are_those_of_its_calls() -> None:
 # --- Ctrl-C --------------------------------------------------------------------------------------
 
 
-def steps(rank: int) -> int:
+def steps(rank: int, folder: Path) -> int:
     count = 0
     while not xmp.preempted():
         count += 1
+        (folder / str(rank)).touch()
         time.sleep(0.001)
     xmp.state().steps = count
     return count
 
 
-def interrupted(wait: Callable[[], object]) -> None:
-    """Call this; Ctrl-C comes meanwhile."""
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+def sleeps_there(rank: int, folder: Path) -> None:
+    (folder / str(rank)).touch()
+    time.sleep(100)
+
+
+def interrupted(wait: Callable[[], object], folder: Path) -> None:
+    """Call this; Ctrl-C comes when three ranks are in their function."""
+
+    def interrupt() -> None:
+        until(lambda: len(os.listdir(folder)) == 3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
     wait()
 
 
-def test_ctrl_c_ends_a_call_that_asks_preempted_at_one_step(gang: xmp.Gang) -> None:
+def test_ctrl_c_ends_a_call_that_asks_preempted_at_one_step(gang: xmp.Gang, tmp_path: Path) -> None:
     generation = gang.generation
-    for _ in range(3):
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
         with pytest.raises(KeyboardInterrupt):
-            interrupted(lambda: gang.run(steps))
+            interrupted(lambda folder=folder: gang.run(steps, (folder,)), folder)  # type: ignore[misc]
         done = gang.run(lambda rank: xmp.state().steps)
         assert len(set(done)) == 1
         assert done[0] > 0
     assert gang.generation == generation
 
 
-def test_ctrl_c_interrupts_the_others_and_says_where_they_were(gang: xmp.Gang) -> None:
+def test_ctrl_c_interrupts_the_others_and_says_where_they_were(
+    gang: xmp.Gang, tmp_path: Path
+) -> None:
     generation = gang.generation
     with pytest.raises(KeyboardInterrupt, match="the replicas were interrupted here"):
-        interrupted(lambda: gang.run(sleeps))
+        interrupted(lambda: gang.run(sleeps_there, (tmp_path,)), tmp_path)
     assert gang.run(lambda rank: rank) == [0, 1, 2]
-    future = gang.submit(sleeps)
-    until(future.running)
+    for each in tmp_path.iterdir():
+        each.unlink()
+    future = gang.submit(sleeps_there, (tmp_path,))
     with pytest.raises(KeyboardInterrupt):
-        interrupted(future.result)
+        interrupted(future.result, tmp_path)
     assert isinstance(future.exception(), xmp.ReplicaError)
     assert gang.run(lambda rank: rank) == [0, 1, 2]
     assert gang.generation == generation

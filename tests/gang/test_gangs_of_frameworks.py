@@ -6,7 +6,6 @@ import os
 import signal
 from typing import Any
 
-import jax
 import numpy
 import pytest
 import torch
@@ -89,10 +88,12 @@ def test_a_rank_that_native_code_blocks_is_ended_long_before_the_grace_is_over()
         assert gang.run(reduces) == [1.0] * 2
 
 
-# --- JAX -----------------------------------------------------------------------------------------
+# --- JAX: a launcher that has imported it would choose it for the tests of others, too -----------
 
 
 def compiles(rank: int) -> None:
+    import jax
+
     state = xmp.state()
     state.traced = 0
 
@@ -104,6 +105,8 @@ def compiles(rank: int) -> None:
 
 
 def steps(rank: int) -> tuple[float, int]:
+    import jax
+
     return float(xmp.state().step(jax.numpy.arange(4.0))), xmp.state().traced
 
 

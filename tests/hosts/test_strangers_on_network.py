@@ -60,7 +60,7 @@ def test_a_stranger_on_another_machine_runs_nothing(
             code = bytes(CODE_SIZE) if SECRETS[secret] else b""
             head = code + pickle.dumps((pickle.dumps(Runs(tmp_path / "ran")), []))
             message = len(head).to_bytes(8, "little") + head
-            put(f"{hosts[0].address}:29500", "xmp/1/0", message, *stranger.command())
+            put(f"{hosts[0].address}:29500", "xmp/0/1/0", message, *stranger.command())
             words = "was not opened" if code else "Malformed"
             assert any(words in error["text"] for error in job.errors())
             for index in range(2):
