@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import xmp
+from tests.support.launching import never_returns
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.failing
@@ -43,7 +44,7 @@ def raises(rank: int) -> None:
 
 def raises_beside_sleepers(rank: int) -> None:
     raises(rank)
-    time.sleep(100)
+    never_returns()
 
 
 def raises_everywhere(rank: int) -> None:
@@ -51,7 +52,7 @@ def raises_everywhere(rank: int) -> None:
 
 
 def sleeps(rank: int) -> None:
-    time.sleep(100)
+    never_returns()
 
 
 def exits(rank: int) -> None:
@@ -69,14 +70,13 @@ class Stubborn:
     def __call__(self, rank: int) -> None:
         raises(rank)
         signal.signal(signal.SIGINT, lambda *_: None)
-        while True:
-            time.sleep(0.01)
+        never_returns()
 
 
 def dies(rank: int) -> None:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(100)
+    never_returns()
 
 
 def leaves(rank: int) -> None:
@@ -122,6 +122,25 @@ def test_a_death_between_calls_is_seen_and_told_once(gang: xmp.Gang) -> None:
     assert gang.run(called) == [1] * 3
 
 
+def test_a_death_is_told_also_after_a_failure_that_was_told(gang: xmp.Gang) -> None:
+    with pytest.raises(xmp.ReplicaRaised):
+        gang.run(raises)
+    os.kill(gang.pids()[1], signal.SIGKILL)
+    until(lambda: not gang.alive and gang._launch.finished)
+    with pytest.raises(xmp.ReplicaDied, match="was killed by SIGKILL"):
+        gang.run(called)
+
+
+def test_a_loss_that_was_told_is_not_told_again_by_the_end(gang: xmp.Gang) -> None:
+    with pytest.raises(xmp.ReplicaDied):
+        gang.run(dies)
+    gang.restart()
+    assert gang.run(called) == [1] * 3
+    with pytest.raises(xmp.ReplicaDied):
+        gang.run(dies)
+    gang.close()
+
+
 def test_a_setup_that_fails_is_the_failure_of_the_gang() -> None:
     with pytest.raises(xmp.ReplicaRaised, match="ValueError: no"):
         xmp.gang(2, runtime="cpu", setup=raises)
@@ -153,7 +172,7 @@ def steps(rank: int, folder: Path) -> int:
 
 def sleeps_there(rank: int, folder: Path) -> None:
     (folder / str(rank)).touch()
-    time.sleep(100)
+    never_returns()
 
 
 def interrupted(wait: Callable[[], object], folder: Path) -> None:

@@ -52,12 +52,12 @@ class Gang:
         self._closed = False
         self._turns = Turns()
         self.generation = 0
-        """How often the replicas have been started."""
+        """The number of starts of the replicas."""
         self._begin()
 
     def __repr__(self) -> str:
         """Show the runtime, the number of replicas, and whether they live."""
-        how = "closed" if self._closed else "alive" if self.alive else "to be started anew"
+        how = "closed" if self._closed else "alive" if self.alive else "lost"
         return f"<Gang of {self.plan.world_size} replicas, runtime {self.plan.runtime}: {how}>"
 
     def __reduce__(self) -> NoReturn:
@@ -158,13 +158,13 @@ class Gang:
 
     @property
     def plan(self) -> JobPlan:
-        """What the replicas were started with."""
+        """The plan of the replicas, as of their last start."""
         plan: JobPlan = self._launch.job.plan
         return plan
 
     @property
     def alive(self) -> bool:
-        """Whether all replicas live, or are being started."""
+        """True while all replicas live, and while they are being started."""
         if self._closed or self._pid != os.getpid():
             return False
         self._launch.reap()
@@ -252,8 +252,8 @@ class Gang:
         """Return what the call has come to, or raise its error."""
         call = launch.call
         if not launch.over or call.failures or call.overdue or call.broken:
-            launch.told = True
-            self._raise(launch, call, lost=not launch.over)
+            launch.told = not launch.over
+            self._raise(launch, call, lost=launch.told)
         results = Results(call.results, launch.start_timeline())
         call.results = {}
         return results
@@ -272,8 +272,10 @@ class Gang:
         self._launch.end_call(votes=True)
 
     def _end(self) -> None:
-        """Have the replicas end, and wait for it."""
+        """Have the replicas end, and wait for it. Raise what has failed, unless that was told."""
         launch = self._launch
+        if launch.finished and launch.told:
+            return
         launch.leave()
         launch.wait(None, owned=True)
         launch.told = True
