@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 import xmp
+from tests.support.in_script import never_returns
 
 __all__ = ["play"]
 
@@ -38,7 +39,7 @@ def _raise() -> None:
 
 def _deaf() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    time.sleep(300)
+    never_returns()
 
 
 def _flood_and_raise() -> None:
@@ -71,13 +72,13 @@ FAULTS = {
     "SIGSEGV": Fault(lambda: ctypes.string_at(0), xmp.ReplicaDied, "SIGSEGV", False),
     "SIGTERM": Fault(_kill(signal.SIGTERM), xmp.ReplicaDied, "SIGTERM", False),
     "SIGINT": Fault(_kill(signal.SIGINT), xmp.ReplicaDied, "KeyboardInterrupt", True),
-    "sleeps": Fault(lambda: time.sleep(300), xmp.ReplicaTimeout, "timeout=0.5", True, _LIMIT),
+    "sleeps": Fault(never_returns, xmp.ReplicaTimeout, "timeout=0.5", True, _LIMIT),
     "deaf": Fault(_deaf, xmp.ReplicaTimeout, "timeout=0.5", False, _LIMIT),
     "stopped": Fault(_kill(signal.SIGSTOP), xmp.ReplicaTimeout, "timeout=0.5", False, _LIMIT),
 }
 OTHERS: dict[str, Callable[[], Any]] = {
     "return": lambda: None,
-    "sleep": lambda: time.sleep(300),
+    "sleep": never_returns,
     "spin": lambda: [time.sleep(0.0005) for _ in range(100_000)],
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -159,20 +159,16 @@ def of_another_process(gang: xmp.Gang) -> None:
 
 
 def while_another_thread_calls(gang: xmp.Gang) -> None:
-    began = threading.Event()
-
-    def calls() -> None:
-        began.set()
-        gang.run(lambda rank: time.sleep(0.5))
-
-    thread = threading.Thread(target=calls)
-    thread.start()
-    began.wait()
-    until(lambda: gang._turns._caller)
-    try:
-        gang.run(pid)
-    finally:
-        thread.join()
+    with tempfile.TemporaryDirectory() as folder:
+        go = Path(folder) / "go"
+        thread = threading.Thread(target=lambda: gang.run(waits_for, (go,)))
+        thread.start()
+        until(lambda: "waits_for" in gang.stacks().get(0, ""))
+        try:
+            gang.run(pid)
+        finally:
+            go.touch()
+            thread.join()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ def setup(rank, folder):
 
 def works(rank, folder):
     open(os.path.join(folder, f"works-{rank}"), "w").close()
-    time.sleep(100)
+    while True:
+        signal.pause()
 
 if __name__ == "__main__":
     how, folder = sys.argv[1:]
