@@ -1,4 +1,4 @@
-"""Who may call the replicas of a gang: one thread at a time, and submitted calls in their order."""
+"""Gives the replicas of a gang to one caller at a time; submitted calls run in their order."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Turns:
         self._caller = 0
         """The thread that calls, or waits for submitted calls to end."""
         self._called = False
-        """Whether the replicas are that thread's: what is submitted waits."""
+        """True: the replicas are that thread's, and what is submitted waits."""
         self._waiting: deque[_Submitted] = deque()
-        """What was submitted and has not begun."""
+        """The submitted calls that have not begun."""
         self._works = False
-        """Whether a thread runs what was submitted."""
+        """True: a thread runs the submitted calls."""
 
     @contextmanager
     def own(self) -> Iterator[None]:

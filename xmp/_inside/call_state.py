@@ -1,4 +1,4 @@
-"""What a replica counts within one call of its function: made for the call, dropped with it.
+"""Counts of a replica within one call of its function: made for the call, dropped with it.
 
 The replicas of a gang run one call after the other. A count that lived longer would give the
 replicas of the next call different keys, wherever some of them alone have used a helper in the last
@@ -22,8 +22,8 @@ class CallState:
         self.once_calls: Iterator[int] = itertools.count()
         """Numbers the calls of ``once_per_host``."""
         self.broken = ""
-        """Why no collective may follow; empty: it may."""
+        """The reason why no collective may follow; empty: one may."""
         self.meetings: Counter[int] = Counter()
-        """How many collectives with a time limit each group has had, of calls without a record."""
+        """The number of collectives with a time limit, by group, of calls without a record."""
         self.made: Counter[str] = Counter()
-        """How many objects with a key each line has made."""
+        """The number of objects with a key that each line has made."""

@@ -91,7 +91,7 @@ class _Guard:
         """xmp's own handlers, of signals for which the program has none."""
         self.waiting = False
         self.longest = _LOOK_SECONDS
-        """How long one wait may take: a signal may have come to a thread of a library."""
+        """Seconds of the longest single wait: a signal may have come to a thread of a library."""
         self.keeps = False
         """Whether signals are noted until the process ends (``keep_deferred``)."""
         self.raised: BaseException | None = None

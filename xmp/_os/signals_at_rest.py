@@ -16,7 +16,7 @@ __all__ = ["rest", "resume"]
 
 _SIGINT = int(_signal.SIGINT)
 _SECONDS = 60.0
-"""How long one wait may take: a replica that waits must cost nothing."""
+"""The longest single wait: a replica that waits must cost nothing."""
 
 
 def rest() -> None:

@@ -1,4 +1,4 @@
-"""Whether two processes have the same code of a function that travels by its name.
+"""Compares the code of a function that travels by its name with that of its sender.
 
 A process loads the module of such a function once. Where the sender has loaded a newer file since,
 the receiver would run the old one, and nothing would tell.

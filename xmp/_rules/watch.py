@@ -126,9 +126,9 @@ class Watch:
     patience: int = 0
     """Nanoseconds between the settle window of a failure and SIGTERM."""
     stays: bool = False
-    """Whether the ranks live on after the call: no process ends well before ``Leave``."""
+    """True: the ranks live on after the call, and no process ends well before ``Leave``."""
     keeps: bool = False
-    """Whether they do so after a failure, too, if all can come back to their posts."""
+    """True: they do so after a failure, too, if all can come back to their posts."""
     phase: str = "running"
     """"running", "settling", "leaving", "recalling", "interrupting", "stopping", "killing", "over"
     (all are at their posts) or "done"."""
@@ -137,7 +137,7 @@ class Watch:
     _posts: set[int] = field(default_factory=set)
     """The ranks at their posts."""
     _lost: bool = False
-    """Whether the gang ends: those at their posts are live, too."""
+    """True: the gang ends, and those at their posts are live, too."""
     _clocks: Clocks = field(init=False)
     _overdue: Overdue | None = None
     _step: int | None = None

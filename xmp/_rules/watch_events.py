@@ -47,7 +47,7 @@ class Raised:
     exits: bool = False
     """Whether it called ``sys.exit``, as handlers of SIGTERM do."""
     interrupted: bool = False
-    """Whether it is a KeyboardInterrupt, as handlers of SIGINT raise."""
+    """True: it is a KeyboardInterrupt, as handlers of SIGINT raise."""
 
 
 @dataclass(frozen=True)

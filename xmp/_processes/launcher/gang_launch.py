@@ -35,21 +35,21 @@ class GangLaunch(SupervisedLaunch):
     def __init__(self, job: Job, release: Callable[[], None]) -> None:
         super().__init__(job, release)
         self.number = 0
-        """That of the present call, or of the last one; the setup is 0."""
+        """The number of the present call, or of the last one; the setup is 0."""
         self.over = False
-        """Whether that call is over, and the replicas are at their posts."""
+        """True: that call is over, and the replicas are at their posts."""
         self.call = self.outcome
-        """What the present call, or the last one, has come to; ``outcome``: what comes now."""
+        """The outcome of the present call, or of the last one; ``outcome`` takes what comes now."""
         self._first = self.outcome
         self.told = False
-        """Whether the caller knows how the gang has ended."""
+        """True: the caller knows how the gang has ended."""
         self._leaves = False
-        """Whether the replicas have been asked to end by themselves."""
+        """True: the replicas have been asked to end by themselves."""
         self._packed: Packed | None = None
         self._votes = False
-        """Whether the replicas agree on the call of ``preempted()`` at which they end."""
+        """True: the replicas agree on the call of ``preempted()`` at which they end."""
         self._asked_for_vote = False
-        """Whether the supervisor has been asked for one, and has not answered."""
+        """True: the supervisor has been asked for that vote, and has not answered."""
 
     # --- calls ---------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class ResultReady(NamedTuple):
     timeline: Timeline
     imported: list[str]
     at_post: bool
-    """Whether the replica is at its post, as with ``AtPost``: it is of a gang."""
+    """True: the replica, of a gang, is at its post; no ``AtPost`` follows."""
 
 
 class ExitCalled(NamedTuple):
@@ -89,7 +89,7 @@ class AtPost(NamedTuple):
     """The replica of a gang is done with a call, has written its output, and waits for the next."""
 
     number: int
-    """The call's."""
+    """The number of the call."""
 
 
 class VariablesTaken(NamedTuple):

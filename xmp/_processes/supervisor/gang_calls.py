@@ -45,11 +45,11 @@ class GangCalls:
         self._hangs = hangs
         self._number = 0
         self._over = False
-        """Whether the call is over, and what it has written is still being passed on."""
+        """True: the call is over, and its output is still being passed on."""
         self._results: list[tuple[int, bytes | None, int]] = []
         """Small results, which travel together: rank, data, size."""
         self.due: int | None = None
-        """When to look whether a rank is blocked; None: never."""
+        """The time of the look for blocked ranks, in monotonic nanoseconds; None: no look."""
         self._recalled: dict[int, tuple[str, int]] = {}
         """The stack and the processor time of each rank when it got SIGINT."""
 

@@ -29,7 +29,7 @@ __all__ = [
 
 CPU_TIME = "the limit of its CPU time"
 TRACKER = "from multiprocessing.resource_tracker import main"
-"""What the command of a resource tracker contains (CPython 3.10 to 3.13)."""
+"""A part of the command of every resource tracker (CPython 3.10 to 3.13)."""
 _TRACKER_WAIT = 1.0
 _KILLED_WAIT = 2.0  # seconds within which a process that can be killed ends
 _PF_EXITING = 0x4  # include/linux/sched.h
